@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from myqueue.daemons.broker.reconcile_members import INCARNATION_MASK, committed_members
 from myqueue.daemons.partition.machine import PartitionMachine
+from myqueue.daemons.raft.health import ReplicaHealth
 from myqueue.daemons.raft.types import node_of, replica_id
 from myqueue.errors import IdentityMismatch
 from myqueue.wire import protocol
@@ -245,9 +246,7 @@ class ManagerLink:
 
     def _non_voting_rows(self) -> list[list[int]]:
         """Return [group, incarnation] of open replicas that lack entries: they don't vote."""
-        found = (
-            one for one in self._engine.replicas.values() if one.node.recovering or one.node.lacking
-        )
+        found = (one for one in self._engine.replicas.values() if not one.node.health.votes)
         return [
             [one.uid, one.replica_id & INCARNATION_MASK]
             for one in islice(found, NON_VOTING_REPORTED_MAX)
@@ -263,7 +262,7 @@ class ManagerLink:
         self._waits = {
             uid: since.get(uid, now)
             for uid, one in replicas.items()
-            if one.node.recovering
+            if one.node.health is ReplicaHealth.RECOVERING
             and one.leader_node
             and one.node.term == one.node.started_term
             and len(one.node.config.voters) == 2

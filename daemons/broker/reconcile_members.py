@@ -41,7 +41,7 @@ class MemberStatus(NamedTuple):
     """A member as its leader knows it."""
 
     is_heard: bool  # its node speaks
-    is_whole: bool  # it has all committed entries, or almost (`leader.is_whole`)
+    is_caught_up: bool  # it has all committed entries, or almost (`Leader.is_caught_up`)
 
 
 UNREACHABLE: Final = MemberStatus(False, False)
@@ -107,7 +107,7 @@ def _all_but(members: tuple[int, ...], leaving: int) -> tuple[int, ...]:
 def member_statuses(replica: Replica, now: int) -> dict[int, MemberStatus]:
     node = replica.node
     return {
-        member: MemberStatus(node.is_heard(member, now), node.leading.is_whole(member, now))
+        member: MemberStatus(node.is_heard(member, now), node.leading.is_caught_up(member, now))
         for member in node.leading.followers
     }
 

@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from myqueue.daemons.raft.health import ReplicaHealth
+
 if TYPE_CHECKING:
     from myqueue.daemons.manager.cluster_view import ClusterView
     from myqueue.daemons.replication.replica import Replica
@@ -62,4 +64,4 @@ class MetadataFounding:
 
 def is_log_empty(replica: Replica) -> bool:
     """Whether its log has no entry and never had one."""
-    return replica.node.log.last_index == 0 and not replica.node.recovering
+    return replica.node.log.last_index == 0 and replica.node.health is not ReplicaHealth.RECOVERING

@@ -15,5 +15,5 @@ def describe_raft_node(node: RaftNode) -> dict[str, Any]:
         "commit": node.commit_index, "applied": node.applied_index,
         "log": f"{node.log.first_index}..{node.log.last_index}",
         "persisted": node.log.persisted_index, "config": node.config,
-        "recovering": node.recovering, "lacking": node.lacking,
+        "recovering": node._may_miss_entries, "lacking": node._has_unreadable_entries,
     }  # fmt: skip

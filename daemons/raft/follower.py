@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from myqueue.daemons.raft.health import ReplicaHealth
 from myqueue.daemons.raft.types import (
     CHAIN,
     INDEX,
@@ -21,10 +22,8 @@ from myqueue.daemons.raft.types import (
     Effects,
     Entry,
     PersistEntries,
-    PersistHardState,
     PersistSnapshot,
     PersistTruncate,
-    Role,
     Snapshot,
     VoteReply,
     require,
@@ -132,7 +131,7 @@ class Follower:
         out.send.append(
             AppendReply(
                 node.group, node.replica, message.source, node.term, False, index, log.term(index),
-                self._context, not node.is_whole,
+                self._context, not node.health.votes,
             )
         )  # fmt: skip
 
@@ -154,13 +153,12 @@ class Follower:
         """
         node, log = self._node, self._node.log
         if (
-            node.recovering
+            node.health is ReplicaHealth.RECOVERING
             and node.term > node.started_term
             and log.first_index - 1 <= commit <= min(log.persisted_index, self.verified_index)
             and log.term(commit) == node.term
         ):
-            node.recovering = False
-            self._note_damage(out)
+            node.end_recovery(out)
             return True
         return False
 
@@ -174,11 +172,11 @@ class Follower:
             return
         self._maybe_recovered(node.commit_index, out)
         index = min(self.verified_index, node.log.persisted_index)
-        since = node.started_term if node.recovering else 0
+        since = node.started_term if node.health is ReplicaHealth.RECOVERING else 0
         out.send.append(
             AppendReply(
                 node.group, node.replica, node.leader, node.term, True, index, since,
-                self._context, not node.is_whole,
+                self._context, not node.health.votes,
             )
         )  # fmt: skip
 
@@ -193,7 +191,7 @@ class Follower:
         out.send.append(
             AppendReply(
                 node.group, node.replica, node.leader, node.term, False, log.last_index,
-                log.last_term, 0, not node.is_whole,
+                log.last_term, 0, not node.health.votes,
             )
         )  # fmt: skip
 
@@ -202,26 +200,6 @@ class Follower:
         self._node.deadline = NEVER
         if self._asks_ms:
             self.ask(now, out)
-
-    def lacks(self, lacking: bool, now: int, out: Effects) -> None:
-        """Committed entries can't be read on our disk any more; or all are there again.
-
-        R2: a restart has to know, and the leader whether we count. Called in every role.
-        """
-        node = self._node
-        node.lacking = lacking
-        self._note_damage(out)
-        if node.role in (Role.PRE_CANDIDATE, Role.CANDIDATE):
-            node.become_follower(node.term, NOBODY, now, out)
-        elif node.role == Role.LEADER:
-            node.leading.advance(now, out)
-        self.reply(out)
-
-    def _note_damage(self, out: Effects) -> None:
-        node = self._node
-        out.persist.append(
-            PersistHardState(node.group, node.term, node.vote, node.recovering, node.lacking)
-        )
 
     # -- hard state ----------------------------------------------------------------------------
 
@@ -236,7 +214,7 @@ class Follower:
             self._answer_due = False
             self.reply(out)
         node = self._node  # its vote may be older than the damage that it noted now (R2)
-        if node.vote not in (NOBODY, node.replica) and node.leader == NOBODY and node.is_whole:
+        if node.vote not in (NOBODY, node.replica) and node.leader == NOBODY and node.health.votes:
             self._send_vote(out)
 
     def _send_vote(self, out: Effects) -> None:

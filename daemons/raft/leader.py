@@ -116,17 +116,17 @@ class Leader:
         if problem:
             raise NotPossibleNow(problem)
         for replica in set(config.voters) - set(node.config.voters):
-            if not self.is_whole(replica, now):
+            if not self.is_caught_up(replica, now):
                 raise NotPossibleNow(f"replica {replica:x} has not caught up (R18)")
         made = node.log.make([Proposal(0, 0, CONFIG, encode_config(config))], node.term)
         node.configs.appended(made)
         self._reconcile(made[0][INDEX])  # a new member gets this entry, or asks for what it lacks
         return made[0][INDEX], node.term
 
-    def is_whole(self, replica: int, now: int) -> bool:
+    def is_caught_up(self, replica: int, now: int) -> bool:
         """This follower has what is committed, or all but what came a moment ago (R18)."""
         follower = self.followers.get(replica)
-        if follower is None or follower.recovering:
+        if follower is None or follower.is_unhealthy:
             return False
         return follower.match_index >= self._node.commit_index or follower.is_close(now)
 
@@ -218,8 +218,8 @@ class Leader:
         if reply.context:
             self._acked[reply.source] = max(self._acked.get(reply.source, 0), reply.context)
             self._answer_reads(out)
-        follower.recovering = reply.recovering
-        if reply.recovering and not reply.ok:
+        follower.is_unhealthy = reply.is_unhealthy
+        if reply.is_unhealthy and not reply.ok:
             follower.lost()
         if reply.ok:
             if reply.index > node.log.last_index:
@@ -233,7 +233,7 @@ class Leader:
             if node.leader != node.replica:
                 return
             self._hand_over(reply.source, follower, out)
-            follower.waits = reply.recovering and reply.hint_term == node.term
+            follower.waits = reply.is_unhealthy and reply.hint_term == node.term
             if follower.waits and self._way_at == NEVER:
                 self._make_way(now, out)
         elif 0 < follower.match_index >= reply.index or follower.state == State.SNAPSHOT:
@@ -256,8 +256,8 @@ class Leader:
         for voter in node.config.voters:
             follower = self.followers.get(voter)
             if voter == node.replica:
-                matches.append(log.persisted_index if node.is_whole else 0)
-            elif follower is not None and not follower.recovering:
+                matches.append(log.persisted_index if node.health.votes else 0)
+            elif follower is not None and not follower.is_unhealthy:
                 matches.append(follower.match_index)
             else:
                 matches.append(0)
@@ -315,7 +315,7 @@ class Leader:
     def transfer(self, target: int, now: int, out: Effects) -> None:
         """Hand over to a voter once it has everything; proposals pause meanwhile (R24)."""
         node, follower = self._node, self.followers.get(target)
-        if follower is None or target not in node.config.voters or follower.recovering:
+        if follower is None or target not in node.config.voters or follower.is_unhealthy:
             raise NotPossibleNow(f"replica {target:x} cannot lead this group")
         if not node.is_heard(target, now):
             raise NotPossibleNow(f"replica {target:x} is not reachable")
@@ -337,14 +337,14 @@ class Leader:
         a node is back, or after a pause that grows, since proposals wait during a transfer.
         """
         node, followers = self._node, self.followers
-        if not any(one.recovering and one.waits for one in followers.values()):
+        if not any(one.is_unhealthy and one.waits for one in followers.values()):
             self._way_at, self._way_pause_ms = NEVER, node.settings.retry_ms
             return
         ready = [
             (replica != self._way_to, follower.match_index, replica)  # another one than the last
             for replica, follower in followers.items()
             if replica in node.config.voters
-            and not follower.recovering
+            and not follower.is_unhealthy
             and node.is_heard(replica, now)
         ]
         if ready and not self._transfer_to:

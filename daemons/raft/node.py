@@ -13,7 +13,7 @@ changes roles:
 | from | to | when |
 |---|---|---|
 | any | follower | a higher term was seen; a leader of this term spoke |
-| follower | pre-candidate | no live leader for a random time; a voter, whole |
+| follower | pre-candidate | no live leader for a random time; a healthy voter |
 | pre-candidate | candidate | a majority would vote for it (or the leader handed over) |
 | candidate | leader | a majority voted, its own vote on disk included |
 | leader | follower | no contact to a majority; removed; its disk stalls |
@@ -30,6 +30,7 @@ from typing import Final
 
 from myqueue.daemons.raft.candidate import Candidate
 from myqueue.daemons.raft.follower import Follower
+from myqueue.daemons.raft.health import ReplicaHealth
 from myqueue.daemons.raft.leader import Leader
 from myqueue.daemons.raft.log import RaftLog
 from myqueue.daemons.raft.membership import ConfigHistory
@@ -66,18 +67,19 @@ class RaftNode:
     """See the module's docstring. `heard` is shared by all groups of a process: node -> ms."""
 
     __slots__ = (
-        "applied_index", "applying_index", "candidate", "commit_index", "configs", "deadline",
+        "_has_unreadable_entries", "_may_miss_entries", "applied_index", "applying_index",
+        "candidate", "commit_index", "configs", "deadline",
         "doubt_from", "doubt_term", "durable_term", "durable_vote", "eager", "follower", "group",
-        "has_waited", "heard", "ignored", "lacking", "leader", "leading", "log", "may_found",
-        "may_lead", "random", "recovering", "replica", "role", "settings", "started_term", "term",
-        "vote",
+        "has_waited", "heard", "ignored", "leader", "leading", "log", "may_found", "may_lead",
+        "random", "replica", "role", "settings", "started_term", "term", "vote",
     )  # fmt: skip
 
     def __init__(
         self, group: int, replica: int, configs: ConfigHistory, log: RaftLog, *, term: int,
         vote: int,
         applied_index: int, commit_index: int, settings: RaftSettings, random: Random,
-        heard: dict[int, int], now: int, recovering: bool = False, lacking: bool = False,
+        heard: dict[int, int], now: int, may_miss_entries: bool = False,
+        has_unreadable_entries: bool = False,
     ) -> None:  # fmt: skip
         self.group, self.replica = group, replica
         self.configs, self.log, self.settings, self.random = configs, log, settings, random
@@ -89,8 +91,9 @@ class RaftNode:
         require(applied_index >= log.first_index - 1, "no state reaches the log's start (W20)")
         self.applied_index = self.applying_index = applied_index
         self.commit_index = min(max(commit_index, applied_index), log.last_index)
-        self.recovering = recovering  # some entries that this replica acknowledged may be lost (R2)
-        self.lacking = lacking  # some committed ones can't be read; which is known
+        # Two facts that are on disk, too; both may be true. Read `health` instead (R2).
+        self._may_miss_entries = may_miss_entries  # some that it acknowledged; not known which
+        self._has_unreadable_entries = has_unreadable_entries  # some committed ones; known which
         self.may_lead = True
         self.eager = 0  # times that it asks again without an election timeout
         self.has_waited = False  # for the one that should lead, when it first reached another
@@ -111,9 +114,11 @@ class RaftNode:
         return self.replica in self.configs.current.voters
 
     @property
-    def is_whole(self) -> bool:
-        """R2: who is not neither votes nor stands nor counts."""
-        return not (self.recovering or self.lacking)
+    def health(self) -> ReplicaHealth:
+        """HEALTHY, REPAIRING or RECOVERING, the worst that is true."""
+        if self._may_miss_entries:
+            return ReplicaHealth.RECOVERING
+        return ReplicaHealth.REPAIRING if self._has_unreadable_entries else ReplicaHealth.HEALTHY
 
     @property
     def is_first(self) -> bool:
@@ -149,7 +154,7 @@ class RaftNode:
             self.tell(out)
 
     def become_leader(self, now: int, out: Effects) -> None:
-        require(self.role == Role.CANDIDATE and self.is_whole, "only a candidate is elected")
+        require(self.role == Role.CANDIDATE and self.health.votes, "only a candidate is elected")
         self.role, self.leader = Role.LEADER, self.replica
         self.tell(out)
         self.leading.begin(now, out)
@@ -161,7 +166,29 @@ class RaftNode:
         """Term and vote in one record (R1)."""
         require(term > self.term or (term == self.term and self.vote in (NOBODY, vote)), "vote")
         self.term, self.vote = term, vote
-        out.persist.append(PersistHardState(self.group, term, vote, self.recovering, self.lacking))
+        self._persist_hard_state(out)
+
+    def _persist_hard_state(self, out: Effects) -> None:
+        facts = self._may_miss_entries, self._has_unreadable_entries
+        out.persist.append(PersistHardState(self.group, self.term, self.vote, *facts))
+
+    def end_recovery(self, out: Effects) -> None:
+        """All that this replica acknowledged is here again (`Follower._maybe_recovered`)."""
+        self._may_miss_entries = False
+        self._persist_hard_state(out)
+
+    def set_repairing(self, repairing: bool, now: int, out: Effects) -> None:
+        """Committed entries can't be read on our disk any more; or all are readable again.
+
+        R2: a restart has to know, and the leader whether we count. Called in every role.
+        """
+        self._has_unreadable_entries = repairing
+        self._persist_hard_state(out)
+        if self.role in (Role.PRE_CANDIDATE, Role.CANDIDATE):
+            self.become_follower(self.term, NOBODY, now, out)
+        elif self.role == Role.LEADER:
+            self.leading.advance(now, out)
+        self.follower.reply(out)
 
     def commit(self, index: int, out: Effects) -> None:
         """Everything up to `index` is committed."""
@@ -244,7 +271,7 @@ class RaftNode:
             granted = (
                 current
                 and ask.term > self.term
-                and self.is_whole
+                and self.health.votes
                 and not self.leader_is_alive(now)
                 and member
             )
@@ -253,7 +280,7 @@ class RaftNode:
             out.send.append(reply)
             return
         free = self.vote in (NOBODY, ask.source) and self.role < Role.CANDIDATE
-        if not (current and free and self.is_whole and self.leader in (NOBODY, ask.source)):
+        if not (current and free and self.health.votes and self.leader in (NOBODY, ask.source)):
             reply = VoteReply(self.group, self.replica, ask.source, self.term, False, False)
             out.send.append(reply)
             return
@@ -280,7 +307,7 @@ class RaftNode:
 
     def can_campaign(self) -> bool:
         founds = self.may_found or self.log.last_index > 0
-        return self.is_voter and self.may_lead and self.is_whole and founds
+        return self.is_voter and self.may_lead and self.health.votes and founds
 
     def tick(self, now: int, out: Effects) -> None:
         """Call it when `deadline` has come; it costs nothing to call it more often."""

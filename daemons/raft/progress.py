@@ -28,7 +28,7 @@ class State(IntEnum):
 class Progress:
     __slots__ = (
         "_bytes", "_inflight", "_round_began", "_round_index", "_settings", "_was_fast", "fetching",
-        "match_index", "next_index", "recovering", "retry_at", "sent_commit", "state",
+        "is_unhealthy", "match_index", "next_index", "retry_at", "sent_commit", "state",
         "waits",
     )  # fmt: skip
 
@@ -36,7 +36,7 @@ class Progress:
         self.match_index, self.next_index = 0, next_index
         self._round_index, self._round_began, self._was_fast = 0, -NEVER, False
         self.state = State.PROBE
-        self.recovering = False
+        self.is_unhealthy = False  # by its last answer
         self.waits = False  # for a newer term than this one, while it is recovering (R2)
         self.fetching = False
         self.retry_at = NEVER  # when to give up waiting for an answer

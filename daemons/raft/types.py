@@ -127,9 +127,9 @@ class Append(Message):
 class AppendReply(Message):
     ok: bool
     index: int  # ok: the last index that matches and is on disk; else where to try next
-    hint_term: int = 0  # not ok: the term at `index`; ok, but recovering: the term of its start
+    hint_term: int = 0  # not ok: the term at `index`; ok: the term of its start if it is recovering
     context: int = 0
-    recovering: bool = False
+    is_unhealthy: bool = False  # it does not count
 
 
 @dataclass(slots=True)
@@ -154,8 +154,8 @@ class PersistHardState(NamedTuple):
     group: int
     term: int
     vote: int
-    recovering: bool = False  # acknowledged entries may be missing; survives a restart (R2)
-    lacking: bool = False  # some that are known by name can't be read; so does this
+    may_miss_entries: bool = False  # acknowledged ones; survives a restart (R2)
+    has_unreadable_entries: bool = False  # committed ones that are known; so does this
 
 
 class PersistTruncate(NamedTuple):

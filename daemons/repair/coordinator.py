@@ -103,18 +103,18 @@ class RepairCoordinator:
 
     def after_groups_open(self) -> None:
         """Look for lost entries of the opened groups; end the repair of groups that have none."""
+        by_uid, now = self._engine.log.journal.groups.by_uid, self._engine.now
+        repairing = [uid for uid in self._engine.replicas if by_uid[uid].lacking]
+        for uid in repairing:
+            self.lost_entries[uid] = LostEntries(now, is_all_known=False)
         gone = set(self._engine.log.reader.damage_by_segment) - set(
             self._engine.log.journal.segments
         )
         self._take_read_failures()
         if gone:
             self.scrub_pace.check_files_now()
-        for uid, replica in self._engine.replicas.items():
-            if replica.node.lacking:
-                self.lost_entries.setdefault(
-                    uid, LostEntries(self._engine.now)
-                ).is_all_known = False
-                self._repair_group(uid, self._engine.now)
+        for uid in repairing:
+            self._repair_group(uid, now)
 
     def add_damage(self, number: int, position: int, how: str, what: str) -> None:
         """Note a segment with a place that can't be read, and begin to empty it."""
@@ -176,20 +176,19 @@ class RepairCoordinator:
         elif way is RepairSource.PEERS:
             if lacking is None:
                 lacking = self.lost_entries[uid] = LostEntries(engine.now)
+                self._set_repairing(replica, repairing=True)
             lacking.add(index, place)
-            if not replica.node.lacking:
-                self._set_lacking(replica, lacking=True)
 
-    def _set_lacking(self, replica: Replica, *, lacking: bool) -> None:
+    def _set_repairing(self, replica: Replica, *, repairing: bool) -> None:
         engine = self._engine
         engine.host.touch(replica.uid)
         try:
-            replica.node.follower.lacks(lacking, engine.now, engine.host.out)
+            replica.node.set_repairing(repairing, engine.now, engine.host.out)
         except t.InvariantBroken as error:
             engine.host.mark_broken(replica.uid, error)
 
     def _finish_repair(self, replica: Replica) -> None:
-        self._set_lacking(replica, lacking=False)
+        self._set_repairing(replica, repairing=False)
         replica.given_up = False
         self._engine.refused.pop(replica.uid, None)
 
@@ -258,10 +257,7 @@ class RepairCoordinator:
 
     def _repair_group(self, uid: int, now: int) -> int:
         """Repair one group a bit further; return how many look-ups that took."""
-        replica, lacking = self._engine.replicas.get(uid), self.lost_entries[uid]
-        if replica is None:
-            del self.lost_entries[uid]
-            return 0
+        replica, lacking = self._engine.replicas[uid], self.lost_entries[uid]
         lacking.forget_outside(first_needed_index(replica), replica.node.log.last_index)
         looks = 0
         for index in list(islice(lacking.given, LOOKUPS_MAX)):
@@ -342,7 +338,7 @@ class RepairCoordinator:
         if step == "hand over" and not lacking.is_handed_over:
             followers = replica.node.leading.followers
             able = [one for one in replica.node.config.voters
-                    if one in followers and not followers[one].recovering]  # fmt: skip
+                    if one in followers and not followers[one].is_unhealthy]  # fmt: skip
             for one in sorted(able, key=lambda one: -followers[one].match_index):
                 with suppress(errors.MyQueueError):
                     engine.transfer(replica, t.node_of(one))

@@ -164,6 +164,7 @@ class Engine:
     def _forget_pending(self, uid: int) -> None:
         """Forget reports that are due for this replica: they say nothing about a later one."""
         self._saver.release(uid)
+        self.repair.lost_entries.pop(uid, None)
         self._pending_hard_states = deque(one for one in self._pending_hard_states if one[1] != uid)
         self._pending_snapshots = deque(one for one in self._pending_snapshots if one[1] != uid)
         self._confirmed_reads = {
@@ -219,7 +220,7 @@ class Engine:
         """
         for member in replica.node.config.voters:
             if t.node_of(member) == node:
-                if at_once and not replica.node.leading.is_whole(member, self.now):
+                if at_once and not replica.node.leading.is_caught_up(member, self.now):
                     raise errors.NotReady("it lags behind")
                 with raft_errors_translated(partial(self.host.mark_broken, replica.uid)):
                     self._touch(replica).transfer(member, self.now, self.host.out)

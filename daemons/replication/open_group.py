@@ -115,7 +115,7 @@ def _open(opening: GroupContext, group: Group, created: bytes, now: int) -> Repl
         group.uid, replica, configs, raft_log, term=group.term, vote=group.vote,
         applied_index=machine.applied_index, commit_index=group.commit_index,
         settings=opening.settings, random=opening.random, heard=opening.heard, now=now,
-        recovering=group.incomplete, lacking=group.lacking,
+        may_miss_entries=group.incomplete, has_unreadable_entries=group.lacking,
     )  # fmt: skip
     found = Replica(node, machine, about, log)
     found.saved_config = saved_config

@@ -143,7 +143,7 @@ def _add(writer: _Writer, m: t.Message | EntriesRequest | EntryReply, cache: Row
             writer.payload(entry[t.PAYLOAD])
         size += len(rows)
     elif isinstance(m, t.AppendReply):
-        said = (m.ok, m.index, m.hint_term, m.context, m.recovering)
+        said = (m.ok, m.index, m.hint_term, m.context, m.is_unhealthy)
         writer.messages.append((_APPENDED, *head, *said))
     elif isinstance(m, t.VoteRequest):
         writer.messages.append((_VOTE, *head, m.last_index, m.last_term, m.pre, m.transfer))
@@ -256,10 +256,10 @@ def _message(fields: list[Any], payloads: _Payloads) -> t.Message | EntriesReque
         return _append(rest, payloads)
     _check_ints(rest[:4])
     if kind == _APPENDED:
-        group, source, target, term, ok, index, hint_term, context, recovering = rest
+        group, source, target, term, ok, index, hint_term, context, unhealthy = rest
         _check_ints((index, hint_term, context))
-        _check_bools(ok, recovering)
-        return t.AppendReply(group, source, target, term, ok, index, hint_term, context, recovering)
+        _check_bools(ok, unhealthy)
+        return t.AppendReply(group, source, target, term, ok, index, hint_term, context, unhealthy)
     if kind == _VOTE:
         group, source, target, term, last_index, last_term, pre, transfer = rest
         _check_ints((last_index, last_term))

@@ -250,7 +250,7 @@ class Replica:
         known = node.leading.followers
         able = [
             one for one in node.config.voters
-            if one in known and not known[one].recovering and node.is_heard(one, now)
+            if one in known and not known[one].is_unhealthy and node.is_heard(one, now)
         ]  # fmt: skip
         if not able:
             return 0

@@ -56,7 +56,7 @@ def check_types(value: Any) -> None:
     """All numbers, in their ranges; flags where flags are meant."""
     for name in (one.name for one in dataclasses.fields(value)):
         part = getattr(value, name)
-        if name in ("ok", "pre", "granted", "transfer", "recovering", "ask"):
+        if name in ("ok", "pre", "granted", "transfer", "is_unhealthy", "ask"):
             assert type(part) is bool
         elif name in ("entries", "commits", "groups"):
             for row in part:

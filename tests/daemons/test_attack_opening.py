@@ -42,7 +42,7 @@ def follows_completely(net: Net, node: Node) -> None:
     net.until("as long as the leader's", lambda: ours.persisted_index == theirs.persisted_index)
     terms = [theirs.term(index) for index in range(1, theirs.last_index + 1)]
     assert [ours.term(index) for index in range(1, ours.last_index + 1)] == terms
-    net.until("recovered", lambda: not node.replica(GROUP).node.recovering)
+    net.until("recovered", lambda: node.replica(GROUP).node.health != "recovering")
 
 
 def test_a_cut_log_knows_no_terms_behind_its_end(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_cut_log_knows_no_terms_behind_its_end(tmp_path: Path) -> None:
         damage(alone, 8)
         shutil.rmtree(alone.folder / "store")
         alone.open()
-        assert alone.replica(GROUP).node.recovering
+        assert alone.replica(GROUP).node.health == "recovering"
         assert alone.replica(GROUP).node.log.last_index == 7
         follows_completely(net, alone)
 
@@ -93,15 +93,15 @@ def test_a_newest_entry_that_cannot_be_read_is_fetched_again(tmp_path: Path) -> 
         node.open()
         assert not node.engine.refused
         ours = node.replica(GROUP).node
-        assert ours.lacking and not ours.is_whole and not ours.recovering
+        assert ours.health == "repairing" and not ours.health.votes
         # That it lacks something is on the disk: a crash here does not forget it.
         net.until("on disk", lambda: not node.log.journal.queued_bytes)
         node.restart()
-        assert node.replica(GROUP).node.lacking
+        assert node.replica(GROUP).node.health == "repairing"
         assert node.replica(GROUP).node.log.last_index == last, "it is known, but for its bytes"
         net.cut = set()
         follows_completely(net, node)
-        net.until("whole", lambda: node.replica(GROUP).node.is_whole)
+        net.until("whole", lambda: node.replica(GROUP).node.health.votes)
 
 
 @pytest.mark.parametrize("trouble", [NotReady("too many open files"), StoreBroken("a row")])

@@ -54,9 +54,9 @@ def test_who_has_it_gives_it_though_it_does_not_know_that_it_is_committed(tmp_pa
         kit.damage(one, last)
         one.restart()
         two.open()
-        assert one.replica(GROUP).node.lacking and not one.replica(GROUP).node.recovering
+        assert one.replica(GROUP).node.health == "repairing"
         assert two.replica(GROUP).node.commit_index < last
-        net.until("it came", lambda: one.replica(GROUP).node.is_whole, 1500)
+        net.until("it came", lambda: one.replica(GROUP).node.health.votes, 1500)
         net.write(3, GROUP)
         assert kit.payloads(one) == kit.payloads(two)
         assert not path.exists() or not one.engine.repair.lost_entries
@@ -81,7 +81,10 @@ def test_a_start_with_more_damage_than_readers_remember(
         net.until("on disk", lambda: kit.stored(node))
         for _ in range(2):
             node.restart()
-            assert node.replica(GROUP).node.lacking and node.replica(OTHER).node.lacking
+            assert (
+                node.replica(GROUP).node.health == "repairing"
+                and node.replica(OTHER).node.health == "repairing"
+            )
 
 
 def segments_of(node: Node, group: int = GROUP) -> dict[int, int]:
@@ -191,7 +194,7 @@ def test_more_is_missing_than_readers_remember(
         assert told["groups"] == [GROUP, OTHER] and "entries of 2 groups" in told["state"]
         net.cut = set()
         for group in (GROUP, OTHER):
-            net.until("whole", lambda of=group: node.replica(of).node.is_whole, 6000)
+            net.until("whole", lambda of=group: node.replica(of).node.health.votes, 6000)
             whole = next(one for one in net.nodes.values() if one is not node)
             assert kit.payloads(node, group) == kit.payloads(whole, group)
         assert not repair.damage_report()
@@ -257,7 +260,7 @@ def test_an_entry_that_turns_bad_before_it_is_applied(tmp_path: Path) -> None:
         for one in others:
             one.engine.repair.serve_entries = lambda ask: None  # type: ignore[method-assign]
         net.cut = set()
-        net.until("held up", lambda: replica.node.lacking)
+        net.until("held up", lambda: replica.node.health == "repairing")
         assert replica.has_unapplied
         net.until("all before it", lambda: replica.node.applied_index == last - 3)
         for _ in range(100):
@@ -267,7 +270,7 @@ def test_an_entry_that_turns_bad_before_it_is_applied(tmp_path: Path) -> None:
         for one, gives in zip(others, given, strict=True):
             one.engine.repair.serve_entries = gives  # type: ignore[method-assign]
         net.until("applied", lambda: replica.node.applied_index >= last)
-        net.until("whole", lambda: replica.node.is_whole)
+        net.until("whole", lambda: replica.node.health.votes)
         assert replica.machine.applied_index == replica.node.applied_index
         net.write(3, GROUP)
         net.settled(GROUP)
@@ -386,7 +389,7 @@ def test_the_last_room_of_a_full_disk_is_not_for_repair(
                 lambda: repair.damaged_segments and "room" in repair.damage_report()[0]["state"],
             )
             net.until("the entry is back", lambda: node.engine.counts["entries_repaired_total"])
-            net.until("it counts", lambda: node.replica(GROUP).node.is_whole)
+            net.until("it counts", lambda: node.replica(GROUP).node.health.votes)
             node.engine.remove(OTHER)
             net.until("a deletion goes on", lambda: not node.engine.removals_in_progress)
             assert not journal.writer.out_of_room and path.exists()

@@ -10,6 +10,7 @@ from support.orders import answer, later, orders, wanted_row
 
 from myqueue import errors
 from myqueue.daemons.raft import types as t
+from myqueue.daemons.raft.health import ReplicaHealth
 
 LIFE = 5  # of the engine of the tests
 
@@ -216,7 +217,7 @@ def test_r2_who_waits_in_vain_for_a_newer_term_is_replaced(world: World) -> None
     """Of two voters: the other one leads, and without this one nobody can be elected again."""
     node = world.replica.node
     own = [GROUP, world.replica.replica_id & 0xFFFFFFFF]
-    node.recovering, node.config = True, t.Config((own[1], name(2, 7)))
+    node.health, node.config = ReplicaHealth.RECOVERING, t.Config((own[1], name(2, 7)))
 
     def lost_after(ms: int) -> Any:
         for _ in range(ms // 1000):
@@ -235,16 +236,16 @@ def test_r2_who_waits_in_vain_for_a_newer_term_is_replaced(world: World) -> None
     assert lost_after(60_000) == [], "the leader makes way as soon as the third one is there"
     node.config = t.Config((own[1], name(2, 7)))
     assert lost_after(32_000) == [own]
-    node.recovering = False
+    node.health = ReplicaHealth.HEALTHY
     assert lost_after(1000) == []
 
 
 def test_r2_the_managers_are_told_who_can_not_vote(world: World) -> None:
     own = [GROUP, world.replica.replica_id & 0xFFFFFFFF]
     assert later(world)[0][2]["voteless"] == []
-    world.replica.node.recovering = True
+    world.replica.node.health = ReplicaHealth.RECOVERING
     assert later(world)[0][2]["voteless"] == [own]
-    world.replica.node.recovering, world.replica.node.lacking = False, True
+    world.replica.node.health = ReplicaHealth.REPAIRING
     assert later(world)[0][2]["voteless"] == [own]
 
 

@@ -146,7 +146,7 @@ def test_what_it_alone_has_is_kept_when_another_replica_takes_its_place(tmp_path
         node = leader.replica(GROUP).node
         for voting, learning in ((voters, []), (voters, [new]), ([*voters, new], [])):
             if new in voting:
-                net.until("filled", lambda: node.leading.is_whole(new, net.clock.now))
+                net.until("filled", lambda: node.leading.is_caught_up(new, net.clock.now))
             leader.engine.change(leader.replica(GROUP), t.Config(tuple(voting), tuple(learning)))
             net.until("in force", lambda: node.commit_index >= node.configs.current_index)
         others_go_on(net)

@@ -78,10 +78,12 @@ def test_r18_a_member_that_lacks_what_came_a_moment_ago_is_no_silent_one() -> No
         leader.ack(C, last - 1)
         leader.do("propose", [Proposal(1, 5, DATA, b"x")])
     node = leader.node
-    found = {one: MemberStatus(True, node.leading.is_whole(one, leader.now)) for one in (B, C, D)}
+    found = {
+        one: MemberStatus(True, node.leading.is_caught_up(one, leader.now)) for one in (B, C, D)
+    }
     assert step(node.config, A, (A, B, D), found) == Config((A, B, C, D))
     leader.now += 2 * node.settings.election_timeout_ms_min
-    assert not node.leading.is_whole(C, leader.now), "it said nothing since"
+    assert not node.leading.is_caught_up(C, leader.now), "it said nothing since"
 
 
 def test_r2_w7_a_lost_replica_goes_before_its_node_gets_another() -> None:

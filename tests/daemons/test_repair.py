@@ -106,8 +106,8 @@ def test_found_on_start(tmp_path: Path, header: bool, end: str) -> None:
         node.open()
         if end == "open":
             assert not node.engine.refused and not node.log.journal.recovered.unknown_loss
-            assert node.replica(GROUP).node.lacking and not node.replica(GROUP).node.recovering
-            assert node.replica(OTHER).node.is_whole
+            assert node.replica(GROUP).node.health == "repairing"
+            assert node.replica(OTHER).node.health.votes
         net.cut = set()
         node.engine.scrub_bytes_per_s = SCRUB
         mended(net, node, path)
@@ -200,7 +200,7 @@ def test_a_leader_that_lacks_something_does_not_count_itself(tmp_path: Path) -> 
             net.turn()
         assert replica.is_leader and replica.node.commit_index == before
         node.engine.repair.serve_entries = gives  # type: ignore[method-assign]
-        net.until("whole", lambda: replica.node.is_whole)
+        net.until("whole", lambda: replica.node.health.votes)
         net.until("committed", lambda: replica.node.commit_index > before)
 
 
@@ -229,7 +229,7 @@ def test_the_same_entry_lost_on_a_majority(tmp_path: Path) -> None:
         for one in rest:  # a restart forgets nothing of it
             ends[one.number] = one.replica(GROUP).node.log.last_index
             one.restart()
-            assert one.replica(GROUP).node.lacking
+            assert one.replica(GROUP).node.health == "repairing"
             assert one.replica(GROUP).node.log.last_index == ends[one.number]
         for _ in range(300):
             net.turn()
@@ -257,7 +257,7 @@ def test_a_leader_hands_over_what_it_lacks_for_long(tmp_path: Path) -> None:
         lose_at = leader.replica(GROUP)
         with pytest.raises(errors.NotReady):
             lose_at.read(LOST, LOST, 1)
-        net.until("lacking", lambda: lose_at.node.lacking)
+        net.until("lacking", lambda: lose_at.node.health == "repairing")
         assert asked and lose_at.is_leader
         net.until("made way", lambda: not lose_at.is_leader, 2000)
 
@@ -383,11 +383,11 @@ def test_a_bit_in_the_last_records_stops_nobody_for_long(tmp_path: Path) -> None
             if away:
                 third.close()
             node.open()
-            assert any(one.node.recovering for one in node.engine.replicas.values())
+            assert any(one.node.health == "recovering" for one in node.engine.replicas.values())
             if away:
                 for _ in range(500):
                     net.turn()
-                assert any(one.node.recovering for one in node.engine.replicas.values())
+                assert any(one.node.health == "recovering" for one in node.engine.replicas.values())
                 third.open()
             since = net.clock.now
             net.until("it counts", lambda: not waits(node), 500)
@@ -416,4 +416,4 @@ def spoil_the_end(net: Net, node: Node) -> None:
 
 def waits(node: Node) -> bool:
     """Some replica there does not count."""
-    return any(one.node.recovering or one.node.lacking for one in node.engine.replicas.values())
+    return any(not one.node.health.votes for one in node.engine.replicas.values())

@@ -39,7 +39,7 @@ def test_nobody_waits_for_one_who_has_to_catch_up(tmp_path: Path) -> None:
             net.turn()
         assert refused
         name, node = late.replica().replica_id, replica.node
-        net.until("it has all", lambda: node.leading.is_whole(name, engine.now))
+        net.until("it has all", lambda: node.leading.is_caught_up(name, engine.now))
         engine.transfer(replica, late.number, at_once=True)
         net.until("it leads", lambda: net.leader() is late)
 

@@ -15,6 +15,7 @@ from raft import wording
 from raft.disk import Disk, Start, reopen
 
 from myqueue.daemons.raft.groups import Packet, RaftGroups
+from myqueue.daemons.raft.health import ReplicaHealth
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.raft.types import (
     CHAIN,
@@ -159,7 +160,7 @@ class Cluster:
                 self.make_snapshot(number, wanted.follower)
         if number not in self.slow:
             self.sync(number)
-        disk.damaged = node.recovering
+        disk.damaged = node.health is ReplicaHealth.RECOVERING
         return bool(effects.persist or effects.send or effects.apply or effects.fetch)
 
     def _apply(self, number: int, apply: Apply) -> None:

@@ -140,5 +140,5 @@ def reopen(
     return RaftNode(
         group, replica, found.configs, log, term=found.term, vote=found.vote,
         applied_index=disk.applied, commit_index=disk.applied, settings=settings, random=random,
-        heard=heard, now=now, recovering=disk.damaged,
+        heard=heard, now=now, may_miss_entries=disk.damaged,
     )  # fmt: skip

@@ -72,7 +72,7 @@ class Solo:
             term=term,
             vote=vote, applied_index=applied, commit_index=commit,
             settings=settings or RaftSettings(), random=Random(1), heard=self.heard, now=NOW,
-            recovering=recovering,
+            may_miss_entries=recovering,
         )  # fmt: skip
 
     # -- turning it ----------------------------------------------------------------------------

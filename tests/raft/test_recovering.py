@@ -8,6 +8,7 @@ import pytest
 from raft.cluster import Cluster
 from raft.replicas import ME, THREE, TWO, Solo, sent
 
+from myqueue.daemons.raft.health import ReplicaHealth
 from myqueue.daemons.raft.types import (
     DATA,
     NEVER,
@@ -38,7 +39,10 @@ def test_of_two_voters_the_whole_one_goes_on_when_the_other_has_another_name() -
     cluster.settle()
     cluster.elapse(30_000)
     leader = cluster.node(1)
-    assert cluster.node(2).recovering and leader.commit_index < leader.log.last_index
+    assert (
+        cluster.node(2).health is ReplicaHealth.RECOVERING
+        and leader.commit_index < leader.log.last_index
+    )
     assert cluster.node(2).leader == A and cluster.node(2).term == cluster.node(2).started_term
     cluster.touched(1).change(Config((A,)), cluster.now)
     cluster.settle()
@@ -64,7 +68,7 @@ def waited_for(*others: int) -> Solo:
         leader.ack(other, 1)
     assert leader.node.deadline == NEVER
     leader.heard.clear()
-    leader.ack(TWO, 1, recovering=True, hint_term=5)
+    leader.ack(TWO, 1, is_unhealthy=True, hint_term=5)
     return leader
 
 
@@ -115,7 +119,7 @@ def test_after_one_that_did_not_take_it_another_one_is_asked() -> None:
     leader = Solo([], 5, voters=(ME, TWO, THREE, four)).as_leader()
     leader.ack(THREE, 1)
     leader.ack(four, 1)
-    leader.ack(TWO, 1, recovering=True, hint_term=5)
+    leader.ack(TWO, 1, is_unhealthy=True, hint_term=5)
     first = [one.target for one in sent(leader.out, TimeoutNow)]
     times = asked(leader, 4000, 2, 3, 4)
     assert first == [four] and times, "and then THREE"

@@ -10,6 +10,7 @@ from raft.cluster import Cluster
 from raft.disk import Disk
 from raft.replicas import FIVE, FOUR, GROUP, ME, THREE, TWO, Solo, sent
 
+from myqueue.daemons.raft.health import ReplicaHealth
 from myqueue.daemons.raft.types import (
     DATA,
     Append,
@@ -308,7 +309,7 @@ def test_a_recovering_replica_neither_votes_nor_stands_nor_counts() -> None:
     solo.timeout()
     assert solo.node.role == Role.FOLLOWER
     leader = Solo([], 5).as_leader()
-    leader.ack(TWO, 1, recovering=True)
+    leader.ack(TWO, 1, is_unhealthy=True)
     assert leader.node.commit_index == 0
     leader.ack(TWO, 1)
     assert leader.node.commit_index == 1
@@ -318,21 +319,24 @@ def test_a_recovering_replica_waits_for_a_commit_of_a_newer_term() -> None:
     """R2: in the term of its start any commit may be one of before the crash."""
     solo = Solo([1, 1], 5, recovering=True)
     solo.append([5], commit=3)
-    assert solo.node.recovering and sent(solo.out, AppendReply)[-1].hint_term == 5
+    assert (
+        solo.node.health is ReplicaHealth.RECOVERING
+        and sent(solo.out, AppendReply)[-1].hint_term == 5
+    )
     solo.append([6], commit=3, term=6)
-    assert solo.node.recovering, "entry 3 is of the older term"
+    assert solo.node.health == "recovering", "entry 3 is of the older term"
     solo.append([], commit=4)
-    assert not solo.node.recovering
-    assert not sent(solo.out, AppendReply)[-1].recovering, "it says so"
+    assert solo.node.health is ReplicaHealth.HEALTHY
+    assert not sent(solo.out, AppendReply)[-1].is_unhealthy, "it says so"
 
 
 def test_a_recovering_replica_is_not_complete_before_its_disk_is() -> None:
     """R2, R19."""
     solo = Solo([1, 1], 5, recovering=True, instant=False)
     out = solo.append([6], commit=3, term=6)
-    assert solo.node.recovering
+    assert solo.node.health is ReplicaHealth.RECOVERING
     solo.persist(out)
-    assert not solo.node.recovering
+    assert solo.node.health is ReplicaHealth.HEALTHY
 
 
 def test_a_leader_makes_way_for_a_recovering_replica() -> None:
@@ -340,12 +344,12 @@ def test_a_leader_makes_way_for_a_recovering_replica() -> None:
     leader = ready_leader()
     leader.step(AppendReply(GROUP, TWO, ME, 5, False, 0, 0, 0, True))
     assert leader.node.leading.followers[TWO].match_index == 0
-    leader.ack(TWO, 1, recovering=True, hint_term=4)
+    leader.ack(TWO, 1, is_unhealthy=True, hint_term=4)
     assert not sent(leader.out, TimeoutNow)
-    leader.ack(TWO, 1, recovering=True, hint_term=5)
+    leader.ack(TWO, 1, is_unhealthy=True, hint_term=5)
     assert [message.target for message in sent(leader.out, TimeoutNow)] == [THREE]
     pair = Solo([], 5, voters=(ME, TWO)).as_leader()
-    pair.ack(TWO, 1, recovering=True, hint_term=5)
+    pair.ack(TWO, 1, is_unhealthy=True, hint_term=5)
     assert not sent(pair.out, TimeoutNow) and pair.do("propose", [Proposal(1, 5, DATA, b"x")])
 
 
@@ -389,6 +393,6 @@ def test_a_note_on_damage_repeats_no_vote() -> None:
     one = Solo([1], 1)
     assert sent(one.step(VoteRequest(GROUP, TWO, ME, 2, 1, 1, False)), VoteReply)[0].granted
     one.out.send.clear()
-    one.node.follower.lacks(True, one.now, one.out)
+    one.node.set_repairing(True, one.now, one.out)
     one.persist(one.out)
-    assert one.node.lacking and not sent(one.out, VoteReply)
+    assert one.node.health is ReplicaHealth.REPAIRING and not sent(one.out, VoteReply)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from myqueue.daemons.raft.groups import LeaderList, NodeHeartbeat, NodeHeartbeatReply
+from myqueue.daemons.raft.health import ReplicaHealth
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.raft.types import (
     CONFIG,
@@ -89,7 +90,7 @@ def message(said: Message) -> str:
             )
         case AppendReply():
             rounds = f", round {said.context}" if said.context else ""
-            still = ", recovering" if said.recovering else ""
+            still = ", recovering" if said.is_unhealthy else ""
             if said.ok:
                 return f"{what}ok up to {said.index}{rounds}{still}"
             return f"{what}no, try {said.index}@{said.hint_term}{rounds}{still}"
@@ -102,7 +103,7 @@ def persist(node: int, op: object) -> str:
     what = f"{node} writes"
     match op:
         case PersistHardState():
-            still = ", recovering" if op.recovering else ""
+            still = ", recovering" if op.may_miss_entries else ""
             return f"{what} term {op.term}, vote {name(op.vote)}{still}"
         case PersistEntries():
             return f"{what} {entries(op.entries)}"
@@ -160,4 +161,4 @@ def status(node: RaftNode) -> str:
         f"commit {node.commit_index}",
         f"members {members(node.config)}",
     ]
-    return ", ".join(parts) + (", recovering" if node.recovering else "")
+    return ", ".join(parts) + (", recovering" if node.health is ReplicaHealth.RECOVERING else "")

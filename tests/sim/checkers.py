@@ -11,6 +11,7 @@ from zlib import crc32
 
 from sim.machine import Ledger
 
+from myqueue.daemons.raft.health import ReplicaHealth
 from myqueue.daemons.raft.membership import decode_config
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.raft.types import (
@@ -74,7 +75,7 @@ class Checkers:
             self._vote(message.group, message.term, message.source, message.source)
         elif isinstance(message, AppendReply) and message.ok:
             log, answer = node.log, (*key, message.term)
-            if not message.recovering and message.term > self.recovers.get(key, message.term):
+            if not message.is_unhealthy and message.term > self.recovers.get(key, message.term):
                 del self.recovers[key]
                 self._has_recovered(node)
             self.answers[answer] = max(message.index, self.answers.get(answer, 0))
@@ -82,7 +83,7 @@ class Checkers:
                 claims = self.claims.setdefault(key, {})
                 claims[message.index] = log.term(message.index)
                 self.highest[key] = max(message.index, self.highest.get(key, 0))
-            if not message.recovering and log.last_index < self.highest.get(key, 0):
+            if not message.is_unhealthy and log.last_index < self.highest.get(key, 0):
                 self._lost_what_it_said(node, self.highest[key])
         elif isinstance(message, InstallSnapshot):
             check(
@@ -169,7 +170,9 @@ class Checkers:
         committed = self.committed.get(node.group, {})
         for index, term in self.claims.get((node.group, node.replica), {}).items():
             check(
-                index < start_index or node.recovering or committed.get(index, (0,))[0] != term,
+                index < start_index
+                or _is_recovering(node)
+                or committed.get(index, (0,))[0] != term,
                 f"R19: {node.replica:x} of group {node.group} acknowledged the committed entry "
                 f"{index} and throws it away for a state that goes on at {start_index}",
             )
@@ -251,7 +254,7 @@ class Checkers:
                     f"R8: {leader.replica:x} leads group {leader.group} in term {leader.term} and "
                     f"counts {member:x} up to {index}, which in this term acknowledged {said}"
                 )
-            if not index or node is None or node.term > leader.term or node.recovering:
+            if not index or node is None or node.term > leader.term or _is_recovering(node):
                 continue  # a newer term may have taken it away; who lost it will say so
             theirs, ours = node.log, leader.log
             lowest = max(ours.first_index, theirs.first_index) - 1  # below, only the end tells
@@ -284,7 +287,9 @@ class Checkers:
         """Leader completeness, before it comes to it: nobody without the entry that was just
         committed would now be elected by those who are up (R5, paper 5.4.3).
         """
-        voters = {node.replica: node for node in found if node is not None and not node.recovering}
+        voters = {
+            node.replica: node for node in found if node is not None and not _is_recovering(node)
+        }
         term = leader.log.term(index)
         for node in voters.values():
             log = node.log
@@ -349,7 +354,7 @@ class Checkers:
             f"R1: {node.replica:x} of group {node.group} spoke in term {self.terms.get(key)} and "
             f"came back in term {node.term}",
         )
-        if node.recovering:
+        if _is_recovering(node):
             self.recovers[key] = node.started_term
             return
         if node.term > self.recovers.pop(key, node.term):
@@ -372,3 +377,7 @@ class Checkers:
 
 def hash_of(entry: Entry) -> int:
     return crc32(bytes(entry[PAYLOAD]), entry[OFFSET])
+
+
+def _is_recovering(node: RaftNode) -> bool:
+    return node.health is ReplicaHealth.RECOVERING

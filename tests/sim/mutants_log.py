@@ -13,6 +13,7 @@ from myqueue.daemons.raft import quorum
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.candidate import Candidate
 from myqueue.daemons.raft.follower import Follower
+from myqueue.daemons.raft.health import ReplicaHealth
 from myqueue.daemons.raft.leader import Leader
 from myqueue.daemons.raft.log import RaftLog
 from myqueue.daemons.raft.node import RaftNode
@@ -75,11 +76,11 @@ def _reply_with(index_of: Any) -> Any:
         if node.durable_term < node.term:
             self._answer_due = True
             return
-        since = node.started_term if node.recovering else 0
+        since = node.started_term if node.health is ReplicaHealth.RECOVERING else 0
         out.send.append(
             t.AppendReply(
                 node.group, node.replica, node.leader, node.term, True, index_of(self, node.log),
-                since, self._context, node.recovering,
+                since, self._context, not node.health.votes,
             )
         )  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from myqueue.daemons.raft import types as t
+from myqueue.daemons.raft.health import ReplicaHealth
 from myqueue.daemons.raft.leader import Leader
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.repair.coordinator import RepairCoordinator
@@ -16,7 +17,8 @@ from myqueue.wal.read import reader
 
 def bug_who_lacks_entries_votes() -> list[Any]:
     """R2: a replica that can't read entries of its log goes on voting, leading and counting."""
-    return [(RaftNode, "is_whole", property(lambda self: not self.recovering))]
+    votes = property(lambda self: self in (ReplicaHealth.HEALTHY, ReplicaHealth.REPAIRING))
+    return [(ReplicaHealth, "votes", votes)]
 
 
 def bug_a_leader_that_lacks_entries_counts_itself() -> list[Any]:
@@ -25,9 +27,9 @@ def bug_a_leader_that_lacks_entries_counts_itself() -> list[Any]:
 
     def advance(self: Leader, now: int, out: t.Effects) -> None:
         node = self._node
-        kept, node.lacking = node.lacking, False
+        kept, node._has_unreadable_entries = node._has_unreadable_entries, False
         original(self, now, out)
-        node.lacking = kept
+        node._has_unreadable_entries = kept
 
     return [(Leader, "advance", advance)]
 
@@ -104,5 +106,7 @@ def bug_who_lacks_entries_stands() -> list[Any]:
         self.tell(out)
         self.leading.begin(now, out)
 
-    can = lambda self: self.is_voter and self.may_lead and not self.recovering  # noqa: E731
+    def can(self: RaftNode) -> bool:
+        return self.is_voter and self.may_lead and self.health is not ReplicaHealth.RECOVERING
+
     return [(RaftNode, "can_campaign", can), (RaftNode, "become_leader", lead)]

@@ -242,7 +242,7 @@ def bug_a_damaged_replica_votes() -> list[Any]:
     def restart(self: Process, group: Group) -> None:
         original(self, group)
         if group.uid in self.host.groups:
-            self.host.groups[group.uid].recovering = False
+            self.host.groups[group.uid]._may_miss_entries = False
 
     return [(Process, "_restart", restart)]
 

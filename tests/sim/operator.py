@@ -178,7 +178,7 @@ class Operator:
             for member in config.members:
                 other = self.world.slots[node_of(member)].process
                 node = other.host.groups.get(group) if other is not None else None
-                if other is None or node is None or node.replica != member or not node.is_whole:
+                if other is None or node is None or node.replica != member or not node.health.votes:
                     return False
                 if ledgers and node.applying_index != leader.log.last_index:
                     return False

@@ -294,6 +294,7 @@ class Process:
     def forget(self, uid: int) -> None:
         """The group was removed from this node."""
         del self.replicas[uid]
+        self.repair.lost_entries.pop(uid, None)
         self.hard_states = [one for one in self.hard_states if one[1] != uid]
         self.snapshots = [one for one in self.snapshots if one[1] != uid]
 

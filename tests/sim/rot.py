@@ -225,7 +225,7 @@ class Rot:
 
     def sent(self, process: Process, node: RaftNode, message: t.Message) -> None:
         if isinstance(message, t.AppendReply):
-            claims = message.ok and not message.recovering
+            claims = message.ok and not message.is_unhealthy
         elif isinstance(message, t.VoteReply):
             claims = message.granted
         else:
@@ -287,7 +287,7 @@ class Rot:
                 self._start_again(process.number)
                 return False
             log, at = replica.node.log, _needed_from(replica)
-            is_whole = replica.node.is_whole and group not in process.repair.lost_entries
+            is_whole = replica.node.health.votes and group not in process.repair.lost_entries
             while at <= log.persisted_index:
                 count = self._portion(replica, at, log.persisted_index)
                 is_whole = is_whole and count > 0

@@ -19,6 +19,7 @@ from myqueue.daemons.interfaces import Client
 from myqueue.daemons.metrics import DaemonMetrics
 from myqueue.daemons.partition.machine import PartitionMachine
 from myqueue.daemons.raft import types as t
+from myqueue.daemons.raft.health import ReplicaHealth
 from myqueue.daemons.raft.log import RaftLog
 from myqueue.wire import protocol
 
@@ -45,7 +46,7 @@ class FakeReplica:
         self.times: int | None = None
         self.node = SimpleNamespace(
             term=1, role=t.Role.FOLLOWER, log=self.log, commit_index=0, replica=name,
-            group=uid, vote=0, leader=0, applied_index=0, recovering=False, lacking=False,
+            group=uid, vote=0, leader=0, applied_index=0, health=ReplicaHealth.HEALTHY,
             started_term=1,
             configs=SimpleNamespace(current_index=0),
             config=t.Config(tuple(voters), tuple(learners)),

@@ -80,7 +80,7 @@ def mended(net: Net, node: Node, path: Path) -> None:
     repair = node.engine.repair
     net.until("repaired", lambda: repair.repaired_segments and not repair.damaged_segments, 6000)
     assert not repair.lost_entries and all(
-        one.node.is_whole for one in node.engine.replicas.values()
+        one.node.health.votes for one in node.engine.replicas.values()
     )
     assert not path.exists()
     whole = next(one for one in net.nodes.values() if one is not node)
@@ -91,7 +91,7 @@ def mended(net: Net, node: Node, path: Path) -> None:
     found, summary = wal_logs.check(node.folder / "wal")
     assert not summary.corrupt, [str(one) for one in found]
     node.open()
-    assert all(one.node.is_whole for one in node.engine.replicas.values())
+    assert all(one.node.health.votes for one in node.engine.replicas.values())
     for group in (GROUP, OTHER):
         assert payloads(node, group) == payloads(whole, group)
 
@@ -102,4 +102,4 @@ def lose(net: Net, nodes: list[Node], index: int = LOST) -> None:
         damage(node, index)
         with pytest.raises(errors.NotReady):
             node.replica(GROUP).read(index, index, 1)
-        net.until("lacking", lambda at=node: at.replica(GROUP).node.lacking)
+        net.until("lacking", lambda at=node: at.replica(GROUP).node.health == "repairing")

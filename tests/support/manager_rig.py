@@ -12,6 +12,7 @@ from typing import Any, cast
 from myqueue.daemons.config import SETTINGS, DaemonConfig, check_config
 from myqueue.daemons.manager.manager import MANAGERS_RAFT_UID, Manager
 from myqueue.daemons.metrics import DaemonMetrics
+from myqueue.daemons.raft.health import ReplicaHealth
 from myqueue.daemons.raft.types import NOOP, Config, Proposal, Role, replica_id
 from myqueue.errors import EntryMissing, MyQueueError, NotReady
 from myqueue.wire import protocol
@@ -33,7 +34,7 @@ class FakeReplica:
             config=config,
             replica=replica_id(node, 1),
             log=SimpleNamespace(last_index=1),
-            recovering=False,
+            health=ReplicaHealth.HEALTHY,
             may_found=True,
         )
 
