@@ -10,8 +10,8 @@
 `MyProducer` and `MyConsumer` are the simplest classes, `Producer` and `Consumer` offer everything,
 `AsyncProducer` and `AsyncConsumer` are the same for asyncio. `Admin` creates topics and shows the
 state of the cluster. Every failure is a class of `myqueue.errors`; `myqueue.testing` starts a
-cluster for tests, `myqueue.acks` has a ledger of acknowledged messages. All other modules may
-change with each version.
+cluster for tests, `myqueue.acks` has a ledger of acknowledged messages, and `myqueue.problems`
+writes the rows of `Admin.problems` as sentences. All other modules may change with each version.
 
 Importing this package is cheap, because command lines and forked workers import it often: socket
 library, database and web framework are loaded when a class that needs them is used.

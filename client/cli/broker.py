@@ -134,11 +134,7 @@ def drain(
 
 def amiss(admin: Admin) -> str:
     """Return the problems that `myq health` shows: one of them may block the move."""
-    try:
-        answer = admin.problems()
-    except MyQueueError as error:
-        return f"no manager leads: {error}"
-    return "; ".join(problem.text for problem in cluster_health.of(answer))
+    return "; ".join(problem.text for problem in cluster_health.ask(admin))
 
 
 def follow(

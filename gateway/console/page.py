@@ -15,12 +15,13 @@ import flask
 from flask import Response
 
 from myqueue import Admin, Session
-from myqueue.errors import InvalidRequest
+from myqueue.errors import InvalidRequest, MyQueueError
+from myqueue.gateway.api.failures import HINTS
 from myqueue.gateway.cluster_snapshot import ClusterSnapshot, Facts
 from myqueue.gateway.console.csrf import FormTokens
 from myqueue.gateway.console.live.poller import Watch
-from myqueue.gateway.console.live.problems import ShownProblem, list_problems
 from myqueue.gateway.console.view import format
+from myqueue.problems import LEADERLESS, UNREACHABLE, Problem, describe
 
 TIMEOUT_S: Final = 3.0
 PAGE_ROWS: Final = 50
@@ -133,16 +134,46 @@ def wants_json() -> bool:
 class Health(NamedTuple):
     state: str
     text: str
-    troubles: list[ShownProblem]
+    troubles: list[Problem]
 
 
 def health_of(look: ClusterSnapshot) -> Health:
     problems = list_problems(look)
     if not problems:
         return Health(format.OK, "Healthy", [])
-    critical = any(one.is_critical for one in problems)
+    critical = any(problem.critical for problem in problems)
     text = "Down" if not look.is_reachable else "Failing" if critical else "Degraded"
     return Health(format.BAD, text, problems)
+
+
+def list_problems(look: ClusterSnapshot) -> list[Problem]:
+    """Describe the problems of the managers' leader; without one, what the gateway sees itself."""
+    if not look.is_reachable:
+        why = one_line(look.errors[0]) if look.errors else "waiting for the first answer"
+        return describe([{"problem": UNREACHABLE, "why": why}])
+    if look.problems is not None:
+        return describe(look.problems)
+    silent = [
+        {"problem": f"{kind}-silent", "node": row["node"]}
+        for kind, rows in (("manager", look.managers), ("broker", look.brokers))
+        for row in rows
+        if not row["alive"]
+    ]
+    return describe([{"problem": LEADERLESS}, *silent])
+
+
+def one_line(error: MyQueueError) -> str:
+    """Return the text of an error with its code and component, for people."""
+    at = f", {error.component}" if error.component else ""
+    return f"{' '.join(str(error).split())} ({error.name} {error.code}{at})"
+
+
+def with_hint(error: MyQueueError) -> str:
+    """Return the same with the hint. Where the hint names a command line flag, the page says it
+    itself.
+    """
+    hint = error.own_hint if type(error) in HINTS else error.hint
+    return f"{one_line(error)}. {hint}".rstrip()
 
 
 # -- values from addresses ------------------------------------------------------------------------

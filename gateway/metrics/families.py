@@ -21,15 +21,12 @@ from prometheus_client.core import (
 from myqueue.errors import MyQueueError
 from myqueue.gateway.cluster_snapshot import ClusterSnapshot, Facts
 from myqueue.gateway.metrics import catalog as names
+from myqueue.problems import REPORTED
 
 PREFIX: Final = "myq_"
 PARTITIONS_MAX: Final = 2000  # of all topics
 CONSUMERS_MAX: Final = 50  # whose lag is asked for: those seen last
 GROUPS_MAX: Final = 50  # of consumers; those with members first
-PROBLEMS: Final = (
-    *("managers-leaderless", "manager-silent", "broker-silent", "disk-low"),
-    *("leaderless", "under-replicated", "stray-group", "damaged", "closed", "unreached", "rival"),
-)
 
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 Row = tuple[Sequence[str], float]
@@ -59,7 +56,7 @@ def families(told: ScrapeData) -> Iterator[Family]:
     yield gauge("healthy", (), [((), look.is_healthy)])
     yield gauge("scrape_duration_seconds", (), [((), look.took_s)])
     problem_kinds = [row["problem"] for row in look.problems or ()]
-    kinds = dict.fromkeys((*PROBLEMS, *problem_kinds)) if look.problems is not None else ()
+    kinds = dict.fromkeys((*REPORTED, *problem_kinds)) if look.problems is not None else ()
     yield gauge("problems", ("problem",), [((one,), problem_kinds.count(one)) for one in kinds])
     yield from _daemons(look.stats)
     yield from _brokers(look.brokers)

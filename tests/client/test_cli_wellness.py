@@ -23,55 +23,6 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MYQ_CLUSTER", raising=False)
 
 
-def test_daemons() -> None:
-    told = [
-        {"problem": "broker-silent", "node": 3},
-        {"problem": "disk-low", "node": 1, "free_bytes": 0},
-        {"problem": "stray-group", "node": 1, "group": 7},
-        {
-            "problem": "damaged",
-            "kind": "broker",
-            "node": 2,
-            "segment": "7.seg",
-            "position": 512,
-            "found": "scrub",
-            "what": "a payload",
-            "state": "being emptied",
-            "since_ms": 1,
-            "partitions": ["t/0"],
-        },
-        {"problem": "what a newer manager may say"},
-    ]
-    assert cluster_health.of_daemons(told) == [
-        (False, "broker 3 is silent"),
-        (True, "broker 1 has no room on its disk"),
-        (False, "broker 2: damage in 7.seg at position 512 (t/0): being emptied"),
-    ]
-
-
-def test_what_nobody_knows_is_not_well_either() -> None:
-    """Monitoring by `myq check` says the same as that by metrics."""
-    strays = [{"problem": "stray-group", "node": 1, "group": one} for one in (7, 9)]
-    newer = {"problem": "clock-skew", "node": 2, "ms": 900}
-    strays.append({"problem": "stray-group", "node": 3, "group": 7})
-    assert cluster_health.of([*strays, newer, {"problem": "new"}]) == [
-        (False, "broker 1 keeps 2 replicas that no topic has"),
-        (False, "broker 3 keeps 1 replica that no topic has"),
-        (False, "clock-skew: node 2, ms 900"),
-        (False, "new"),
-    ]
-
-
-def test_partitions() -> None:
-    lost = [{"problem": "leaderless", "topic": "b", "partition": at} for at in (0, 2, 3, 5, 7)]
-    bare = {"problem": "under-replicated", "topic": "a", "partition": 0, "missing": [2]}
-    assert cluster_health.of_partitions([]) == []
-    assert cluster_health.of_partitions([*lost, bare]) == [
-        (True, "no leader: b/0, b/2, b/3 and 2 more"),
-        (False, "replicas are missing: a/0"),
-    ]
-
-
 def test_status_and_down_without_a_cluster(capsys) -> None:
     assert cli.main(["status", "--json"]) == 3
     found = json.loads(capsys.readouterr().out)

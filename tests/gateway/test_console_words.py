@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from myqueue.errors import Internal, InvalidRequest
 from myqueue.gateway.cluster_snapshot import ClusterSnapshot, Facts
 from myqueue.gateway.console.csrf import FormTokens
-from myqueue.gateway.console.live import problems as troubles
 from myqueue.gateway.console.live import rates
+from myqueue.gateway.console.live.changes import changes
 from myqueue.gateway.console.live.growth import BETWEEN_MS_MAX, GrowthRates
 from myqueue.gateway.console.message_reader import Range, clamp
+from myqueue.gateway.console.page import list_problems
 from myqueue.gateway.console.pages import tail
 from myqueue.gateway.console.view import format, payload
 
@@ -148,55 +149,31 @@ def look(problems: list[Any] | None = None, alive: bool = True, leader: int = 1)
     return found
 
 
-def test_troubles_come_with_the_worst_first_and_partitions_of_a_kind_in_one_sentence() -> None:
-    missing = [
-        {"problem": "under-replicated", "topic": "t", "partition": n, "missing": [2]}
-        for n in range(7)
-    ]
-    found = troubles.of_problems([
-        {"problem": "broker-silent", "node": 2}, *missing,
-        {"problem": "leaderless", "topic": "t", "partition": 0},
-        {
-            "problem": "damaged", "kind": "broker", "node": 2, "segment": "7.seg", "position": 512,
-            "found": "scrub", "what": "a payload", "state": "being emptied", "since_ms": 1,
-            "partitions": ["t/0"],
-        },
-        {"problem": "stray-group", "node": 1, "group": 9},
-    ])  # fmt: skip
-    assert [one.text for one in found] == [
-        "1 partition without a leader: t/0",
-        "broker 2 is silent",
-        "7 partitions with replicas missing: t/0, t/1, t/2, t/3, t/4 and 2 more",
-        "broker 2: damage in 7.seg at position 512 (t/0): being emptied",
-        "stray-group: node 1, group 9",
-    ]
-    assert [one.is_critical for one in found] == [True, False, False, False, False]
-
-
 def test_without_a_leader_or_anybody_it_is_said_so() -> None:
-    assert troubles.list_problems(look([])) == []
-    [first, second] = troubles.list_problems(look(None, alive=False))
-    assert first.text == "no manager leads (silent: manager 2), so nothing can be changed"
-    assert second.text == "broker 2 is silent"
-    [waits] = troubles.list_problems(ClusterSnapshot())
+    assert list_problems(look([])) == []
+    texts = [problem.text for problem in list_problems(look(None, alive=False))]
+    assert texts == ["no manager leads", "manager 2 is silent", "broker 2 is silent"]
+    [only] = list_problems(look([{"problem": "broker-silent", "node": 2}]))
+    assert only.text == "broker 2 is silent"
+    [waits] = list_problems(ClusterSnapshot())
     assert "waiting for the first answer" in waits.text
     dead = ClusterSnapshot(errors=[Internal("one\n two", component="tcp://x:1")])
-    [only] = troubles.list_problems(dead)
+    [only] = list_problems(dead)
     assert only.text == "no manager answers: one two (INTERNAL 1290, tcp://x:1)"
 
 
 def test_what_changed_is_told_once() -> None:
     well, ill = look([]), look([{"problem": "leaderless", "topic": "t", "partition": 0}], False, 2)
-    assert [one.text for one in troubles.changes(well, ill)] == [
+    assert [one.text for one in changes(well, ill)] == [
         "manager 2 fell silent",
         "broker 2 fell silent",
         "manager 2 leads the managers (term 3)",
         "t/0 without a leader",
     ]
-    assert "broker 2 is alive again" in [one.text for one in troubles.changes(ill, well)]
-    assert "t/0 with a leader again" in [one.text for one in troubles.changes(ill, well)]
-    assert troubles.changes(ill, ill) == []
-    texts = [one.text for one in troubles.changes(well, look(None))]
+    assert "broker 2 is alive again" in [one.text for one in changes(ill, well)]
+    assert "t/0 with a leader again" in [one.text for one in changes(ill, well)]
+    assert changes(ill, ill) == []
+    texts = [one.text for one in changes(well, look(None))]
     assert texts == ["no manager leads any more"]
 
 
@@ -207,7 +184,7 @@ def test_what_was_done_to_brokers_and_damage_are_told_as_well() -> None:
         return out
 
     def texts(before: ClusterSnapshot, now: ClusterSnapshot) -> list[str]:
-        return [one.text for one in troubles.changes(before, now)]
+        return [one.text for one in changes(before, now)]
 
     bad = {
         "problem": "damaged", "kind": "broker", "node": 2, "segment": "7.seg", "position": 512,

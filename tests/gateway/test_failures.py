@@ -6,7 +6,7 @@ import pytest
 
 from myqueue import errors
 from myqueue.gateway.api.failures import describe, status_of
-from myqueue.gateway.console.live.problems import with_hint
+from myqueue.gateway.console.page import with_hint
 
 
 def at(address: str) -> str:

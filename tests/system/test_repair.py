@@ -254,7 +254,7 @@ def test_on_a_majority_it_stops_and_says_why(
     def is_told() -> bool:
         text = "\n".join(what_is_wrong())
         places = [f"{one.path.name} at position {one.position} (lost/0)" for one in damaged]
-        reasons = ["no leader: lost/0", "no replica that answers has them"]
+        reasons = ["without a leader: lost/0", "no replica that answers has them"]
         return all(one in text for one in places + reasons)
 
     wait_for("it stands still and says why", is_told, REPAIR_S)

@@ -18,9 +18,8 @@ from support import wal_logs
 from support.joining import line_of
 from support.processes import Cluster, Name, wait_for
 
-from myqueue.cli.shared import cluster_health
 from myqueue.errors import MyQueueError
-from myqueue.gateway.console.live import problems
+from myqueue.problems import describe
 from myqueue.producer.producer import Producer
 from myqueue.simple import MyConsumer
 from myqueue.wal import format as f
@@ -119,8 +118,8 @@ def test_a_broker_goes_on_without_the_partition_that_others_contradict(
     cluster.start(*managers)
     kept = wait_for("replaced", lambda: [one for one in told(cluster) if one["kept"]], 60)[0]
     assert kept["partition"] == f"{BACK}/0" and (kept["kind"], kept["node"]) == ONE
-    for sentence in (cluster_health.of([kept])[0].text, problems.of_problems([kept])[0].text):
-        assert f"{BACK}/0" in sentence and kept["kept"] in sentence
+    sentence = describe([kept])[0].text
+    assert f"{BACK}/0" in sentence and kept["kept"] in sentence
     wait_for("nothing else", lambda: [kept] == cluster.problems(), 60)  # three copies again
     found = [
         one.path.read_bytes()[one.record.position :][: one.record.length + 200]
@@ -153,8 +152,7 @@ def test_a_manager_that_others_contradict_takes_no_part_and_says_so(
     cluster.start(one)
     row = wait_for("told", lambda: told(cluster), 30)[0]
     assert (row["kind"], row["node"], row["partition"]) == (*one, "managers")
-    assert "takes no part" in cluster_health.of([row])[0].text
-    assert "takes no part" in problems.of_problems([row])[0].text
+    assert "takes no part" in describe([row])[0].text
     wait_for("noted", lambda: list(cluster.data(one).glob("closed-*[0-9a-f]")))
     cluster.check_alive()
     cluster.kill(one)
@@ -162,7 +160,7 @@ def test_a_manager_that_others_contradict_takes_no_part_and_says_so(
     wait_for("told still", lambda: closed(cluster, one) and told(cluster), 30)
     assert status(cluster, one)["refused"]["1"] == row["why"]
     hint = line_of(cluster.folder / "manager-1.log", "group-closed")
-    for text in (hint, cluster_health.of([row])[0].text):
+    for text in (hint, describe([row])[0].advice):
         assert "with an empty folder" in text and "without its note it is closed again" in text
     cluster.check_alive()
     produce(cluster, QUIET, b"after")  # with all managers as addresses

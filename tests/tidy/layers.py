@@ -245,7 +245,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
 # Inside of a function any part of myqueue may be imported here, because only some calls need it.
 LAZY_IMPORTS_IN = "client/cli/"
 # What the gateway, a user of the client like any other, may take from it.
-PUBLIC_MODULES = ("errors", "testing")
+PUBLIC_MODULES = ("errors", "problems", "testing")
 
 # These packages compute and no more: no clock, no file, no socket, no thread.
 PURE = ("daemons/raft/", "daemons/partition/", "daemons/metadata/", "daemons/manager/balancer/")

@@ -232,10 +232,7 @@ class Nemesis(threading.Thread):
         """Wait until the managers report no problem."""
         end = time.monotonic() + WELL_S
         while time.monotonic() < end:
-            try:
-                problems = [problem.text for problem in cluster_health.of(self._admin.problems())]
-            except MyQueueError as error:
-                problems = [str(error)]
+            problems = [problem.text for problem in cluster_health.ask(self._admin)]
             if not problems:
                 return
             time.sleep(0.1)

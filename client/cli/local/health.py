@@ -11,9 +11,9 @@ import click
 from myqueue.admin.client import Admin
 from myqueue.cli import FAILED
 from myqueue.cli.shared import cluster_health, connect, options, output
-from myqueue.cli.shared.cluster_health import Problem
 from myqueue.daemons.agent.cluster_folder import ClusterFolder, LocalCluster
 from myqueue.errors import MyQueueError
+from myqueue.problems import Problem
 
 TIMEOUT_S = 5.0
 WATCH_S = 1.0
@@ -93,7 +93,7 @@ def tell(problems: list[Problem], found: dict[str, Any], as_json: bool) -> None:
         return
     click.echo("healthy" if not problems else "NOT healthy")
     for problem in problems:
-        click.echo(f"  {problem.text}")
+        click.echo(f"  {problem.advice}")
     for name, rows in found.items():
         if isinstance(rows, list) and rows and isinstance(rows[0], dict):
             click.echo(f"\n{name}:")

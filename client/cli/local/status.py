@@ -55,7 +55,7 @@ def look(cluster: LocalCluster) -> list[str]:
         if daemon.state != supervisor.RUNNING
     ]
     found = cluster_health.problems(cluster.address, cluster, TIMEOUT_S)
-    return down + [problem.text for problem in found]
+    return down + [problem.advice for problem in found]
 
 
 def write_json(cluster: LocalCluster, problems: list[str]) -> None:

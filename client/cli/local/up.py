@@ -29,6 +29,7 @@ from myqueue.daemons import config
 from myqueue.daemons.agent import cluster_folder, supervisor
 from myqueue.daemons.agent.cluster_folder import ClusterFolder, LocalCluster
 from myqueue.errors import DirectoryLocked, DiskFull, InvalidSetting, MyQueueError, TroubleError
+from myqueue.problems import ENDS_ALONE
 from myqueue.wal.config import JournalConfig
 from myqueue.wire.program_settings import typed
 
@@ -249,8 +250,8 @@ def what_is_missing(cluster: LocalCluster, end: float) -> str:
     if down:
         return f"waiting for {', '.join(down)}"
     timeout_s = max(0.5, min(3.0, end - time.monotonic()))
-    found = cluster_health.problems(cluster.address, cluster, timeout_s, lasting=False)
-    return "; ".join(problem.text for problem in found)
+    found = cluster_health.problems(cluster.address, cluster, timeout_s)
+    return "; ".join(problem.text for problem in found if problem.kind in ENDS_ALONE)
 
 
 def can_be_used(cluster: LocalCluster) -> bool:

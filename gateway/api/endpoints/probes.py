@@ -21,12 +21,10 @@ from myqueue.gateway.api.failures import NotWell
 from myqueue.gateway.api.operations import ApiBlueprint, Facts, RequestContext
 from myqueue.gateway.api.responses import success
 from myqueue.gateway.cluster_client import ClusterClient
+from myqueue.problems import CRITICAL, describe
 
 blueprint = ApiBlueprint("probes")
 
-# Problems that keep messages from being read or written now.
-STOPPING: Final = ("managers-leaderless", "leaderless", "disk-low")
-SHOWN_MAX: Final = 5  # in one sentence
 _PROBLEMS: Final = {"problems": parameter_catalog.ROWS, "omitted": parameter_catalog.NUMBER}
 
 
@@ -149,30 +147,19 @@ def _found(sdk: ClusterClient) -> Facts:
 
 
 def _stopping(problems: list[Facts]) -> list[Facts]:
-    return [row for row in problems if row["problem"] in STOPPING]
+    """Return the problems that keep messages from being read or written now."""
+    return [row for row in problems if row["problem"] in CRITICAL]
 
 
 def _sentence(bad: list[Facts]) -> str:
-    """ "7 problems: orders/0 leaderless, orders/1 leaderless, … and 2 more"."""
-    shown = ", ".join(_in_words(row) for row in bad[:SHOWN_MAX])
-    more = f" and {len(bad) - SHOWN_MAX} more" if len(bad) > SHOWN_MAX else ""
-    return f"{len(bad)} problem{'s' * (len(bad) != 1)}: {shown}{more}"
-
-
-def _in_words(row: Facts) -> str:
-    problem = row["problem"]
-    if "topic" in row:
-        return f"{row['topic']}/{row['partition']} {problem}"
-    if "node" in row:
-        return f"broker {row['node']} {problem}"
-    return f"{problem}, {row['silent']} silent" if "silent" in row else str(problem)
+    return "; ".join(problem.text for problem in describe(bad))
 
 
 def _critical(sdk: ClusterClient, problems: list[Facts]) -> list[Facts]:
-    """Return the groups that have just as many members alive as they need."""
-    silent = sum(row["problem"] == "manager-silent" for row in problems)
+    """Return why groups have just as many members alive as they need."""
+    silent = [row for row in problems if row["problem"] == "manager-silent"]
     managers = len(sdk.read("managers")["managers"]) if silent else 0
-    critical = [{"problem": "managers", "silent": silent}] if _is_bare(managers, silent) else []
+    critical = silent if _is_bare(managers, len(silent)) else []
     sizes: dict[str, int] = {}
     for row in problems:
         if row["problem"] != "under-replicated":

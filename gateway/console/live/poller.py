@@ -18,7 +18,7 @@ from myqueue import Session
 from myqueue.errors import Closed
 from myqueue.gateway.cluster_snapshot import ClusterSnapshot, Facts, SnapshotReader
 from myqueue.gateway.console.live import rates
-from myqueue.gateway.console.live.problems import ShownProblem, changes
+from myqueue.gateway.console.live.changes import Change, changes
 from myqueue.gateway.console.live.rates import Point
 from myqueue.gateway.console.view.format import wall_ms
 
@@ -116,5 +116,5 @@ class Watch:
         self._seen.set()
 
 
-def _event(at_ms: int, change: ShownProblem) -> Event:
-    return Event(at_ms, change.is_critical, change.text)
+def _event(at_ms: int, change: Change) -> Event:
+    return Event(at_ms, change.is_bad, change.text)

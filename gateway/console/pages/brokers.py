@@ -14,8 +14,7 @@ from flask import Blueprint, Response
 from myqueue.errors import BrokerInUse, MyQueueError, NotFound, Unreachable
 from myqueue.gateway.api.endpoints import brokers as operations
 from myqueue.gateway.cluster_snapshot import Facts
-from myqueue.gateway.console.live.problems import with_hint
-from myqueue.gateway.console.page import Crumb, admin, draw, find, link
+from myqueue.gateway.console.page import Crumb, admin, draw, find, link, with_hint
 from myqueue.gateway.console.pages import topics
 from myqueue.gateway.console.view import format
 

@@ -13,8 +13,7 @@ from flask import Blueprint, Response
 
 from myqueue.errors import MyQueueError
 from myqueue.gateway.cluster_snapshot import ClusterSnapshot, Facts, SnapshotReader
-from myqueue.gateway.console.live.problems import one_line
-from myqueue.gateway.console.page import FILTER, Pager, admin, console, draw, link, pages
+from myqueue.gateway.console.page import FILTER, Pager, admin, console, draw, link, one_line, pages
 from myqueue.gateway.console.view import format
 from myqueue.gateway.console.view.format import OFF, OK, WARN, Cell, Column, Table
 

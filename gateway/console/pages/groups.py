@@ -9,8 +9,17 @@ from flask import Blueprint, Response
 
 from myqueue.errors import MyQueueError
 from myqueue.gateway.cluster_snapshot import ClusterSnapshot, Facts, SnapshotReader
-from myqueue.gateway.console.live.problems import one_line, with_hint
-from myqueue.gateway.console.page import FILTER, Crumb, admin, console, draw, link, pages
+from myqueue.gateway.console.page import (
+    FILTER,
+    Crumb,
+    admin,
+    console,
+    draw,
+    link,
+    one_line,
+    pages,
+    with_hint,
+)
 from myqueue.gateway.console.pages import topics
 from myqueue.gateway.console.view import format
 from myqueue.gateway.console.view.format import OFF, OK, WARN, Cell, Column, Table, Tile

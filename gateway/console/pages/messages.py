@@ -11,7 +11,6 @@ from myqueue import Message
 from myqueue.errors import InvalidRequest, MyQueueError, OffsetOutOfRange, TimedOut
 from myqueue.gateway.cluster_snapshot import Facts
 from myqueue.gateway.console import message_reader
-from myqueue.gateway.console.live.problems import one_line
 from myqueue.gateway.console.message_reader import Range
 from myqueue.gateway.console.page import (
     Crumb,
@@ -21,6 +20,7 @@ from myqueue.gateway.console.page import (
     link,
     moment_of,
     number_of,
+    one_line,
     wants_json,
     whole,
 )

@@ -11,7 +11,6 @@ from myqueue.errors import MyQueueError, NotFound
 from myqueue.gateway.api.endpoints.brokers import when_to_stop
 from myqueue.gateway.cluster_snapshot import ClusterSnapshot, Facts
 from myqueue.gateway.console.live.poller import Watch
-from myqueue.gateway.console.live.problems import one_line
 from myqueue.gateway.console.page import (
     Crumb,
     admin,
@@ -20,6 +19,7 @@ from myqueue.gateway.console.page import (
     find,
     link,
     number_of,
+    one_line,
     pages,
 )
 from myqueue.gateway.console.view import format, settings

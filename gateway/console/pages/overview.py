@@ -8,12 +8,12 @@ import flask
 from flask import Blueprint, Response
 
 from myqueue.gateway.cluster_snapshot import ClusterSnapshot
-from myqueue.gateway.console.live.problems import partitions_of
 from myqueue.gateway.console.live.rates import Point
 from myqueue.gateway.console.page import console, draw, health_of, link, number_of
 from myqueue.gateway.console.pages import nodes
 from myqueue.gateway.console.view import format
 from myqueue.gateway.console.view.format import BAD, OFF, OK, WARN, Cell, Column, Table, Tile
+from myqueue.problems import partitions_of
 
 EVENTS_SHOWN: Final = 12
 MINUTES_SHOWN: Final = 15

@@ -16,8 +16,16 @@ from flask import Blueprint, Response
 from myqueue import TopicPartition
 from myqueue.errors import InvalidRequest, MyQueueError, UnknownGroup
 from myqueue.gateway.cluster_snapshot import Facts
-from myqueue.gateway.console.live.problems import one_line, with_hint
-from myqueue.gateway.console.page import Crumb, admin, draw, link, moment_of, whole
+from myqueue.gateway.console.page import (
+    Crumb,
+    admin,
+    draw,
+    link,
+    moment_of,
+    one_line,
+    whole,
+    with_hint,
+)
 from myqueue.gateway.console.pages import groups, topics
 from myqueue.gateway.console.view import format
 from myqueue.gateway.console.view.format import Cell, Column, Table

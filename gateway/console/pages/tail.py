@@ -19,8 +19,7 @@ from flask import Blueprint, Response
 from myqueue import Message
 from myqueue.errors import InvalidRequest, MyQueueError
 from myqueue.gateway.console import message_reader
-from myqueue.gateway.console.live.problems import one_line
-from myqueue.gateway.console.page import admin, console, draw, link
+from myqueue.gateway.console.page import admin, console, draw, link, one_line
 from myqueue.gateway.console.pages import topics
 from myqueue.gateway.console.view import format, payload
 

@@ -15,7 +15,6 @@ from flask import Blueprint, Response, redirect
 from myqueue.errors import InvalidName, InvalidRequest, MyQueueError
 from myqueue.gateway.cluster_snapshot import ClusterSnapshot, Facts
 from myqueue.gateway.console.live.growth import GrowthRates
-from myqueue.gateway.console.live.problems import one_line, with_hint
 from myqueue.gateway.console.page import (
     Crumb,
     admin,
@@ -23,8 +22,10 @@ from myqueue.gateway.console.page import (
     draw,
     link,
     number_of,
+    one_line,
     pages,
     whole,
+    with_hint,
 )
 from myqueue.gateway.console.view import format, retention
 from myqueue.gateway.console.view.format import BAD, OK, WARN, Cell, Column, Table
