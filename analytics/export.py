@@ -27,9 +27,15 @@ COLUMNS = (
 
 
 def export(
-    session: Any, paths: list[str], target: str, topics: tuple[str, ...], *, restart: bool,
-    skip_unknown: bool = False, note: Callable[[str], None] = lambda text: None,
-) -> int:  # fmt: skip
+    session: Any,
+    paths: list[str],
+    target: str,
+    topics: tuple[str, ...],
+    *,
+    restart: bool,
+    skip_unknown: bool = False,
+    note: Callable[[str], None] = lambda text: None,
+) -> int:
     """Export messages that are not exported yet, and return how many were written.
 
     UnknownTopic or CorruptData is raised before anything is written. `note(text)` is called for

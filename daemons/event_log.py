@@ -44,8 +44,13 @@ class EventLog:
         if trace:
             fields["trace"] = traceback.format_exc(limit=-6)
         stamp = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC)
-        line = {"ts": stamp.isoformat(timespec="milliseconds"), "level": level,
-                "daemon": self._name, "event": event, **fields}  # fmt: skip
+        line = {
+            "ts": stamp.isoformat(timespec="milliseconds"),
+            "level": level,
+            "daemon": self._name,
+            "event": event,
+            **fields,
+        }
         text = json.dumps(line, default=str) if self._json else _text(line)
         with suppress(OSError):  # a full disk or a closed terminal must not end a daemon
             sys.stderr.write(text + "\n")

@@ -98,9 +98,16 @@ class DaemonProcess:
         config = self.config
         incarnation = random.getrandbits(62) | 1
         greeting = protocol.encode(
-            protocol.GREET, 0, config.cluster, config.kind, config.id, log.identity.disk,
-            incarnation, config.peer_advertise, __version__,
-        )  # fmt: skip
+            protocol.GREET,
+            0,
+            config.cluster,
+            config.kind,
+            config.id,
+            log.identity.disk,
+            incarnation,
+            config.peer_advertise,
+            __version__,
+        )
         owner = make_owner(config, self.log_event)
         engine: Engine | None = None
         keys = DoorKeys(config.keys) if config.keys else None
@@ -114,9 +121,16 @@ class DaemonProcess:
                 election_timeout_ms_max=2 * config.election_timeout_ms,
             )
             engine = Engine(
-                config.kind, config.id, incarnation, log, settings, self.clock, random,
-                transport, owner,
-            )  # fmt: skip
+                config.kind,
+                config.id,
+                incarnation,
+                log,
+                settings,
+                self.clock,
+                random,
+                transport,
+                owner,
+            )
             transport.counts, engine.report = engine.counts, self.log_event
             if config.waiting_bytes:
                 transport.floods = FloodGuard(config.waiting_bytes)
@@ -145,10 +159,15 @@ class DaemonProcess:
         # A broker logs "ready" after it has joined (`daemons/broker/join_status.py`).
         event = "ready" if self.config.kind == "manager" else "listening"
         self.log_event(
-            "info", event, listen=self.config.listen, peers=self.config.peer_listen,
-            data=self.config.data, groups=len(engine.replicas), version=__version__,
+            "info",
+            event,
+            listen=self.config.listen,
+            peers=self.config.peer_listen,
+            data=self.config.data,
+            groups=len(engine.replicas),
+            version=__version__,
             pid=os.getpid(),
-        )  # fmt: skip
+        )
 
     def _on_signal(self, _number: int, _frame: Any) -> None:
         self._stop.set()
@@ -162,9 +181,14 @@ def make_owner(config: DaemonConfig, log_event: Callable[..., None]) -> Owner:
 
 # The metavar of a flag, by the unit of its setting.
 _METAVARS = {
-    "": "TEXT", "path": "DIR", "host:port": "HOST:PORT", "text, json": "[text|json]", "ms": "MS",
-    "bytes": "BYTES", "entries": "NUMBER",
-}  # fmt: skip
+    "": "TEXT",
+    "path": "DIR",
+    "host:port": "HOST:PORT",
+    "text, json": "[text|json]",
+    "ms": "MS",
+    "bytes": "BYTES",
+    "entries": "NUMBER",
+}
 
 
 def _options(function: Callable[..., None]) -> Callable[..., None]:
@@ -182,9 +206,11 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
             option = click.option(flag, metavar=metavar, help=help_text)
         function = option(function)
     return click.option(
-        "--config", "file", metavar="FILE.toml",
+        "--config",
+        "file",
+        metavar="FILE.toml",
         help="Settings by name (peer_listen = …). MYQ_PEER_LISTEN … and flags win over it.",
-    )(function)  # fmt: skip
+    )(function)
 
 
 _HELP = {"help_option_names": ["-h", "--help"]}

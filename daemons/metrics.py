@@ -57,6 +57,7 @@ def process_usage() -> dict[str, Any]:
     with open("/proc/self/statm", encoding="ascii") as statm:
         pages = int(statm.read().split()[1])
     return {
-        "pid": os.getpid(), "cpu_seconds": round(times.user + times.system, 3),
+        "pid": os.getpid(),
+        "cpu_seconds": round(times.user + times.system, 3),
         "resident_bytes": pages * os.sysconf("SC_PAGE_SIZE"),
-    }  # fmt: skip
+    }

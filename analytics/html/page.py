@@ -160,6 +160,27 @@ def _verdict(facts: dict[str, Any]) -> str:
     return f"<div class='verdict {good}'>{escape(said)}</div>{''.join(why)}"
 
 
+def _logs_and_groups(facts: dict[str, Any]) -> list[str]:
+    logs = [
+        [log[name] for name in ("daemon", "kind", "disk", "segments", "sealed")]
+        + [Size(log["capacity_bytes"])]
+        for log in facts["logs"]
+    ]
+    groups = [
+        [group["group"], _name(group)]
+        + [group[name] for name in ("replicas", "voters", "commit_index", "committed_entries")]
+        + [max(group["behind"].values(), default=0)]
+        for group in facts["groups"]
+    ]
+    heads = ["group", "partition", "replicas", "voters", "committed up to", "entries"]
+    return [
+        "<h2>Logs</h2>",
+        table(["daemon", "kind", "disk", "segments", "sealed", "size"], logs),
+        "<h2>Groups</h2>",
+        table([*heads, "most behind"], groups),
+    ]
+
+
 def verify_page(facts: dict[str, Any]) -> str:
     """The page of `myq spark verify`, from `Report.plain` with paths and duration."""
     looked = facts["looked_at"]
@@ -182,45 +203,30 @@ def verify_page(facts: dict[str, Any]) -> str:
         names = {one["group"]: _name(one) for one in facts["groups"]}
         rows = [
             [
-                one["verdict"], one["rule"], f"{one['daemon']} {one['segment']}", one["position"],
-                names.get(one["group"], one["group"]), one["index"], one["what"],
+                one["verdict"],
+                one["rule"],
+                f"{one['daemon']} {one['segment']}",
+                one["position"],
+                names.get(one["group"], one["group"]),
+                one["index"],
+                one["what"],
             ]
             for one in shown
-        ]  # fmt: skip
+        ]
         body.append(table(heads, rows))
     body.append("<h2>What was checked</h2>")
-    body.append(table(
-        ["rule", "what has to hold", "result"],
-        [
-            [rule, RULES[rule], _result(rule, count, facts["checked"][rule])]
-            for rule, count in facts["rules"].items()
-        ],
-    ))  # fmt: skip
+    body.append(
+        table(
+            ["rule", "what has to hold", "result"],
+            [
+                [rule, RULES[rule], _result(rule, count, facts["checked"][rule])]
+                for rule, count in facts["rules"].items()
+            ],
+        )
+    )
     if facts["notes"]:
         body.append("<h2>Not looked at</h2><ul>")
         body += [f"<li>{escape(note)}</li>" for note in facts["notes"]]
         body.append("</ul>")
-    body.append("<h2>Logs</h2>")
-    body.append(table(
-        ["daemon", "kind", "disk", "segments", "sealed", "size"],
-        [
-            [
-                one["daemon"], one["kind"], one["disk"], one["segments"], one["sealed"],
-                Size(one["capacity_bytes"]),
-            ]
-            for one in facts["logs"]
-        ],
-    ))  # fmt: skip
-    body.append("<h2>Groups</h2>")
-    body.append(table(
-        ["group", "partition", "replicas", "voters", "committed up to", "entries", "most behind"],
-        [
-            [
-                g["group"], _name(g),
-                g["replicas"], g["voters"], g["commit_index"], g["committed_entries"],
-                max(g["behind"].values(), default=0),
-            ]
-            for g in facts["groups"]
-        ],
-    ))  # fmt: skip
+    body += _logs_and_groups(facts)
     return page("myq spark verify", f"{', '.join(facts['paths'])} · {facts['took_s']:.1f} s", body)

@@ -76,9 +76,7 @@ def curves(times_ms: Sequence[int], series: dict[str, Sequence[float]]) -> str:
         shown = dict(list(shown.items())[: SERIES_MAX - 1])
         left = list(series.values())[SERIES_MAX - 1 :]
         shown["others"] = [sum(column) for column in zip(*left, strict=True)]
-    points = {
-        name: list(zip(times_ms, values, strict=True)) for name, values in shown.items()
-    }  # fmt: skip
+    points = {name: list(zip(times_ms, values, strict=True)) for name, values in shown.items()}
     return lines(points)
 
 
@@ -163,8 +161,9 @@ def histogram(buckets: Sequence[Sequence[float]], unit: str = "") -> str:
     """Bars for buckets [from, to, how often], which must follow each other without holes."""
     whole = len(buckets) <= WHOLE_LABELS_MAX
     labels = [
-        f"{short(low)}–{short(high - 1)}{unit}" if whole and high - low > 1
+        f"{short(low)}–{short(high - 1)}{unit}"
+        if whole and high - low > 1
         else f"{short(low)}{unit}"
         for low, high, _ in buckets
-    ]  # fmt: skip
+    ]
     return bars(labels, [number for _, _, number in buckets])

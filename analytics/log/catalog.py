@@ -249,7 +249,7 @@ class Catalog:
 
 def make_catalog(
     logs: list[Log], topics: Iterable[str] | None = None, *, with_tails: bool = False
-) -> Catalog:  # fmt: skip
+) -> Catalog:
     """Read what is needed of the logs into a catalog, for all topics or the named ones.
 
     `with_tails`: open segments are read as far as records are whole, also where no mark proves
@@ -428,9 +428,17 @@ def _has_to_be_walked(row: f.FooterRow) -> bool:
 
 def _piece(segment: Segment, row: f.FooterRow) -> Piece:
     return Piece(
-        row.first_index, row.last_index, segment.number, 0, segment.capacity, row.first_offset,
-        row.next_offset, row.first_time_ms, row.last_time_ms, row.last_term,
-    )  # fmt: skip
+        row.first_index,
+        row.last_index,
+        segment.number,
+        0,
+        segment.capacity,
+        row.first_offset,
+        row.next_offset,
+        row.first_time_ms,
+        row.last_time_ms,
+        row.last_term,
+    )
 
 
 class Runs:
@@ -451,9 +459,18 @@ class Runs:
             return
         self.broken(record.group)
         self._open[record.group] = [
-            index, index, self.segment.number, record.position, record.position, record.offset,
-            end, time_ms, time_ms, record.term, record.term,
-        ]  # fmt: skip
+            index,
+            index,
+            self.segment.number,
+            record.position,
+            record.position,
+            record.offset,
+            end,
+            time_ms,
+            time_ms,
+            record.term,
+            record.term,
+        ]
 
     def broken(self, group: int) -> None:
         run = self._open.pop(group, None)

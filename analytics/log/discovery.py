@@ -234,11 +234,20 @@ def examine(file: storage.File, location: str, number: int, uid: int, size: int)
         problem = str(error)
     seal = segment_reader.seal_of(file.read, uid, capacity)
     return Segment(
-        location, number, uid, capacity, size, disk, created, seal is not None,
-        seal.footer_at if seal else 0, tuple(seal.rows) if seal and seal.rows is not None else None,
+        location,
+        number,
+        uid,
+        capacity,
+        size,
+        disk,
+        created,
+        seal is not None,
+        seal.footer_at if seal else 0,
+        tuple(seal.rows) if seal and seal.rows is not None else None,
         seal is not None or segment_reader.is_used(file.read, uid),
-        segment_reader.left_by(file.read, uid), problem,
-    )  # fmt: skip
+        segment_reader.left_by(file.read, uid),
+        problem,
+    )
 
 
 def _add(logs: dict[str, Log], segments: list[Segment], owner: Log) -> None:

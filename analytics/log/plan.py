@@ -97,9 +97,15 @@ def committed_ranges(catalog: Catalog, wanted: Wanted) -> Ranges:
 
 
 def entry_tasks(
-    catalog: Catalog, ranges: Ranges, wanted: Wanted, split_bytes: int, *, may_miss: bool,
-    newest_first: bool = False, damages: Collection[Damage] = (),
-) -> list[Task]:  # fmt: skip
+    catalog: Catalog,
+    ranges: Ranges,
+    wanted: Wanted,
+    split_bytes: int,
+    *,
+    may_miss: bool,
+    newest_first: bool = False,
+    damages: Collection[Damage] = (),
+) -> list[Task]:
     """Make tasks that together read each entry of the ranges once.
 
     `newest_first` is for ranges that go beyond what is known to be committed. `may_miss`: entries
@@ -122,7 +128,7 @@ def entry_tasks(
 
 def tasks_of(
     catalog: Catalog, spans: Mapping[tuple[str, int], dict[int, list[Span]]], split_bytes: int
-) -> list[Task]:  # fmt: skip
+) -> list[Task]:
     """Make the tasks that read these spans, given by (disk, number of the segment) and group."""
     tasks: list[Task] = []
     for (disk, number), groups in sorted(spans.items()):
@@ -164,9 +170,13 @@ def _any_row(rows: Iterable[f.FooterRow], wanted: Wanted, groups: set[int] | Non
 
 
 def _split(
-    catalog: Catalog, log: Log, segment: Segment, split_bytes: int,
-    spans: dict[int, list[Span]] | None, names: dict[int, tuple[str, int]],
-) -> Iterator[Task]:  # fmt: skip
+    catalog: Catalog,
+    log: Log,
+    segment: Segment,
+    split_bytes: int,
+    spans: dict[int, list[Span]] | None,
+    names: dict[int, tuple[str, int]],
+) -> Iterator[Task]:
     """Make tasks for one segment, several if it is big; only where wanted records may begin."""
     synced = log.synced_to(segment)
     end = catalog.readable(log.disk, segment)
@@ -181,6 +191,16 @@ def _split(
     step = -(-(high - low) // count)
     for at in range(low, high, max(step, 1)):
         yield Task(
-            segment.location, log.disk, log.name, segment.number, segment.uid, segment.capacity,
-            at, min(at + step, high), bool(synced) or segment.sealed, spans, names, count == 1,
-        )  # fmt: skip
+            segment.location,
+            log.disk,
+            log.name,
+            segment.number,
+            segment.uid,
+            segment.capacity,
+            at,
+            min(at + step, high),
+            bool(synced) or segment.sealed,
+            spans,
+            names,
+            count == 1,
+        )

@@ -46,9 +46,15 @@ def by_term(group: Group, order: list[str]) -> list[str]:
 
 
 def choose(
-    group: Group, order: list[str], first: int, end: int, may_miss: bool,
-    damages: Iterable[Damage] = (), *, with_doubtful_ends: bool = False,
-) -> Iterator[tuple[str, Piece]]:  # fmt: skip
+    group: Group,
+    order: list[str],
+    first: int,
+    end: int,
+    may_miss: bool,
+    damages: Iterable[Damage] = (),
+    *,
+    with_doubtful_ends: bool = False,
+) -> Iterator[tuple[str, Piece]]:
     """Choose one (disk, piece) for every index from `first` to before `end`.
 
     Entries at the end that no log has are not written or not archived yet, so the choice ends

@@ -137,10 +137,12 @@ def read(task: AckTask, arrow_schema: Any) -> Iterator[Any]:
     for ack in parsed(task):
         count = len(ack.crcs)
         columns: dict[str, Any] = {
-            "topic": [ack.topic] * count, "partition": [ack.partition] * count,
-            "offset": range(ack.offset, ack.offset + count), "crc": ack.crcs,
+            "topic": [ack.topic] * count,
+            "partition": [ack.partition] * count,
+            "offset": range(ack.offset, ack.offset + count),
+            "crc": ack.crcs,
             "line": [ack.line_at] * count,
-        }  # fmt: skip
+        }
         for name, column in builder.columns.items():
             column.extend(columns[name])
         builder.rows += count

@@ -176,10 +176,13 @@ def arrow_schema(schema: Any, view: str) -> Any:
     import pyarrow
 
     types = {
-        "string": pyarrow.string(), "int": pyarrow.int32(), "bigint": pyarrow.int64(),
-        "binary": pyarrow.binary(), "timestamp": pyarrow.timestamp("us", tz="UTC"),
+        "string": pyarrow.string(),
+        "int": pyarrow.int32(),
+        "bigint": pyarrow.int64(),
+        "binary": pyarrow.binary(),
+        "timestamp": pyarrow.timestamp("us", tz="UTC"),
         "map<string,binary>": pyarrow.map_(pyarrow.string(), pyarrow.binary()),
-    }  # fmt: skip
+    }
     text = ack_ledger.SCHEMA if view == ACKS else SCHEMAS[view]
     known = dict(one.split(" ") for one in text.replace("long", "bigint").split(", "))
     for one in schema.fields:
@@ -243,8 +246,12 @@ def read_part(task: Any, options: Options, schema: Any) -> Iterator[Any]:
     """The record batches of a task of any view; none for the empty part of an empty query."""
     if isinstance(task, Task):
         yield from read_task(
-            task, options.view, schema, offsets=options.wanted.offsets,
-            times_ms=options.wanted.times_ms, skip_damage=options.skip_damage,
-        )  # fmt: skip
+            task,
+            options.view,
+            schema,
+            offsets=options.wanted.offsets,
+            times_ms=options.wanted.times_ms,
+            skip_damage=options.skip_damage,
+        )
     elif task is not None:
         yield from ack_ledger.read(task, schema)

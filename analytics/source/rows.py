@@ -83,9 +83,14 @@ class Builder:
 
 
 def read_task(
-    task: Task, view: str, arrow_schema: Any, *, offsets: tuple[int, int],
-    times_ms: tuple[int, int], skip_damage: bool,
-) -> Iterator[Any]:  # fmt: skip
+    task: Task,
+    view: str,
+    arrow_schema: Any,
+    *,
+    offsets: tuple[int, int],
+    times_ms: tuple[int, int],
+    skip_damage: bool,
+) -> Iterator[Any]:
     """The record batches of one task. CorruptData at damage, unless it is to be skipped."""
     builder = Builder(arrow_schema)
     make: Callable[[], Any] = {RECORDS: _Records, ENTRIES: _Entries, MESSAGES: _Messages}[view]
@@ -164,16 +169,27 @@ class _Records(_Rows):
         task = self._task
         topic, partition = task.names.get(record.group, (None, None))
         has_payload = "payload" in self._columns
-        self._put({
-            "daemon": task.daemon, "disk": task.disk, "segment": task.number,
-            "position": record.position, "kind": f.KIND_NAMES[record.kind],
-            "flags": record.flags, "length": record.length,
-            "group": f"{record.group:016x}" if record.group else None,
-            "index": signed(record.index), "term": signed(record.term),
-            "offset": signed(record.offset), "count": record.count,
-            "time": micros(record.time_ms), "chain": signed(record.chain), "topic": topic,
-            "partition": partition, "payload": bytes(payload) if has_payload else None,
-        })  # fmt: skip
+        self._put(
+            {
+                "daemon": task.daemon,
+                "disk": task.disk,
+                "segment": task.number,
+                "position": record.position,
+                "kind": f.KIND_NAMES[record.kind],
+                "flags": record.flags,
+                "length": record.length,
+                "group": f"{record.group:016x}" if record.group else None,
+                "index": signed(record.index),
+                "term": signed(record.term),
+                "offset": signed(record.offset),
+                "count": record.count,
+                "time": micros(record.time_ms),
+                "chain": signed(record.chain),
+                "topic": topic,
+                "partition": partition,
+                "payload": bytes(payload) if has_payload else None,
+            }
+        )
         self._builder.bytes += record.length if has_payload else 0
         return _ONE_PIECE
 
@@ -190,20 +206,30 @@ class _Entries(_Rows):
         topic, partition = task.names[record.group]
         head = batch.head(payload) if record.entry_type == DATA else None
         has_payload = "payload" in self._columns
-        self._put({
-            "topic": topic, "partition": partition, "index": signed(record.index),
-            "term": signed(record.term), "type": TYPES.get(record.entry_type, "unknown"),
-            "offset": signed(record.offset), "count": record.count, "bytes": record.length,
-            "time": micros(record.time_ms),
-            "producer": signed(head.producer) if head else None,
-            "epoch": head.epoch if head else None,
-            "sequence": signed(head.sequence) if head else None,
-            "codec": head.codec if head else None,
-            "body_bytes": head.body_bytes if head else None,
-            "sent": micros(head.time_ms) if head else None,
-            "group": f"{record.group:016x}", "daemon": task.daemon, "segment": task.number,
-            "position": record.position, "payload": bytes(payload) if has_payload else None,
-        })  # fmt: skip
+        self._put(
+            {
+                "topic": topic,
+                "partition": partition,
+                "index": signed(record.index),
+                "term": signed(record.term),
+                "type": TYPES.get(record.entry_type, "unknown"),
+                "offset": signed(record.offset),
+                "count": record.count,
+                "bytes": record.length,
+                "time": micros(record.time_ms),
+                "producer": signed(head.producer) if head else None,
+                "epoch": head.epoch if head else None,
+                "sequence": signed(head.sequence) if head else None,
+                "codec": head.codec if head else None,
+                "body_bytes": head.body_bytes if head else None,
+                "sent": micros(head.time_ms) if head else None,
+                "group": f"{record.group:016x}",
+                "daemon": task.daemon,
+                "segment": task.number,
+                "position": record.position,
+                "payload": bytes(payload) if has_payload else None,
+            }
+        )
         self._builder.bytes += record.length if has_payload else 0
         return _ONE_PIECE
 

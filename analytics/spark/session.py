@@ -36,9 +36,12 @@ def is_local(master: str) -> bool:
 
 
 def make_session(
-    master: str = "local[*]", *, name: str = "myqueue", conf: Mapping[str, str] | None = None,
+    master: str = "local[*]",
+    *,
+    name: str = "myqueue",
+    conf: Mapping[str, str] | None = None,
     quick: bool = False,
-) -> Any:  # fmt: skip
+) -> Any:
     """Make a session on `master`; InvalidRequest if it can't be reached, NoJava without Java.
 
     `quick` is for work that is done in Python: the driver's JVM starts faster, and uses no cores to

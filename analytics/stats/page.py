@@ -94,10 +94,11 @@ def _over_time(facts: dict[str, Any]) -> Iterable[str]:
 
 def _sizes(facts: dict[str, Any]) -> Iterable[str]:
     for name, key, unit in (
-        ("Sizes of values", "sizes", " B"), ("Messages in a batch", "batches", ""),
+        ("Sizes of values", "sizes", " B"),
+        ("Messages in a batch", "batches", ""),
         ("From the sender's clock to the leader's stamp", "sent_to_stamped_ms", " ms"),
         ("From the leader's stamp to a commit hint", "stamped_to_hint_ms", " ms"),
-    ):  # fmt: skip
+    ):
         one = facts[key]
         text = (
             f"p50 {one['p50']:,.4g}{unit}, p90 {one['p90']:,.4g}, p99 {one['p99']:,.4g}, "

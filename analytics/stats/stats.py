@@ -31,10 +31,15 @@ Sink = Callable[[Count], None]
 
 
 def stats(
-    paths: list[str], spread: Spreader, *, topics: tuple[str, ...] | None = None,
-    skip_unknown: bool = False, sink: Sink | None = None, split_bytes: int = SPLIT_BYTES,
+    paths: list[str],
+    spread: Spreader,
+    *,
+    topics: tuple[str, ...] | None = None,
+    skip_unknown: bool = False,
+    sink: Sink | None = None,
+    split_bytes: int = SPLIT_BYTES,
     progress: Callable[[str], AbstractContextManager[Any]] = quiet,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Return the facts of the page and of --json; every summed row goes to `sink`.
 
     UnknownTopic for a topic that no log has; CorruptData if nothing tells what is committed of a
@@ -78,12 +83,15 @@ def _not_counted(judgement: Judgement) -> list[dict[str, Any]]:
     """
     return [
         {
-            "topic": one.topic, "partition": one.partition, "first_index": one.first,
-            "last_index": one.last, "why": why,
+            "topic": one.topic,
+            "partition": one.partition,
+            "first_index": one.first,
+            "last_index": one.last,
+            "why": why,
         }
         for why in ("unknown", "beyond", "absent")
         for one in getattr(judgement, why)
-    ]  # fmt: skip
+    ]
 
 
 def _summed_counts(key: tuple[Any, ...], rows: Iterator[Any]) -> Iterator[Count]:
@@ -127,10 +135,14 @@ class _Totals:
         entries, messages, size, body = totals or [0, 0, 0, 0]
         topics = sorted({topic for topic, _ in self._partitions})
         return {
-            "entries": entries, "messages": messages, "bytes": size, "body_bytes": body,
+            "entries": entries,
+            "messages": messages,
+            "bytes": size,
+            "body_bytes": body,
             "messages_per_batch": messages / entries if entries else 0.0,
-            "overhead_per_message": (size - self._sum(count_task.SIZE)) / messages if messages
-                else 0,
+            "overhead_per_message": (size - self._sum(count_task.SIZE)) / messages
+            if messages
+            else 0,
             "topics": [self._topic(topic) for topic in topics],
             "partitions": [
                 {"topic": topic, "partition": partition, **_named(sums)}
@@ -144,13 +156,14 @@ class _Totals:
                 )[:PRODUCERS_SHOWN]
             ],
             "minutes": self._curves(),
-            "sizes": self._told(count_task.SIZE), "batches": self._told(count_task.BATCH),
+            "sizes": self._told(count_task.SIZE),
+            "batches": self._told(count_task.BATCH),
             "sent_to_stamped_ms": self._told(count_task.SENT),
             "stamped_to_hint_ms": self._told(count_task.HINT),
             "elections": [
                 one._asdict() for one in sorted(self.elections, key=lambda e: (e.time_ms, e))
             ],
-        }  # fmt: skip
+        }
 
     def _sum(self, kind: str) -> int:
         return sum(one.sum for one in self._spreads if one.kind == kind)
@@ -162,15 +175,17 @@ class _Totals:
         mean = sums[1] / len(its)
         sizes = self._told(count_task.SIZE, topic)
         return {
-            "topic": topic, "partitions": len(its), **_named(sums),
-            "skew": most / mean if mean else 1.0, "p50_bytes": sizes["p50"],
-            "p99_bytes": sizes["p99"], "largest_bytes": sizes["max"],
-        }  # fmt: skip
+            "topic": topic,
+            "partitions": len(its),
+            **_named(sums),
+            "skew": most / mean if mean else 1.0,
+            "p50_bytes": sizes["p50"],
+            "p99_bytes": sizes["p99"],
+            "largest_bytes": sizes["max"],
+        }
 
     def _told(self, kind: str, topic: str | None = None) -> dict[str, Any]:
-        its = [
-            one for one in self._spreads if one.kind == kind and topic in (None, one.topic)
-        ]  # fmt: skip
+        its = [one for one in self._spreads if one.kind == kind and topic in (None, one.topic)]
         whole = count_task.sum_spreads((kind, topic or "", 0), its)
         number = sum(whole.buckets.values())
         shares = {
@@ -180,13 +195,15 @@ class _Totals:
             for share in SHARES
         }
         return {
-            "count": number, "mean": whole.sum / number if number else 0.0, **shares,
+            "count": number,
+            "mean": whole.sum / number if number else 0.0,
+            **shares,
             "max": whole.most,
             "buckets": [
                 [count_task.low_of(one), count_task.low_of(one + 1), whole.buckets.get(one, 0)]
                 for one in range(min(whole.buckets, default=0), max(whole.buckets, default=-1) + 1)
             ],
-        }  # fmt: skip
+        }
 
     def _curves(self) -> dict[str, Any]:
         """Sums per minute, or per several minutes if there are more than POINTS_MAX."""
@@ -225,10 +242,12 @@ def _replicas(catalog: Catalog, ranges: dict[int, tuple[int, int]]) -> Iterator[
         }
         longest = max(lasts.values(), default=0)
         yield {
-            "topic": group.topic, "partition": group.partition, "longest": longest,
+            "topic": group.topic,
+            "partition": group.partition,
+            "longest": longest,
             "commit_index": group.commit_index,
             "behind": {catalog.log(disk).name: longest - last for disk, last in lasts.items()},
-        }  # fmt: skip
+        }
 
 
 def _growth(catalog: Catalog) -> list[dict[str, Any]]:
@@ -241,9 +260,11 @@ def _growth(catalog: Catalog) -> list[dict[str, Any]]:
             if not segment.used:
                 continue
             rows = segment.rows
-            size = sum(row.entry_bytes for row in rows) if rows is not None else (
-                catalog.certain.get((log.disk, segment.number), 0)
-            )  # fmt: skip
+            size = (
+                sum(row.entry_bytes for row in rows)
+                if rows is not None
+                else (catalog.certain.get((log.disk, segment.number), 0))
+            )
             total += size
             points.append([segment.created_ms, total])
         out.append({"daemon": log.name, "disk": log.disk, "points": points})

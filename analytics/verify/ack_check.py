@@ -52,9 +52,14 @@ def check_acks(
     deleted -= starts.keys()
     left_out = Counter[str]()
     tasks = entry_tasks(
-        catalog, ranges, Wanted(), split_bytes, may_miss=True, newest_first=True,
+        catalog,
+        ranges,
+        Wanted(),
+        split_bytes,
+        may_miss=True,
+        newest_first=True,
         damages=list(_damages(logs, report.findings)),
-    )  # fmt: skip
+    )
 
     def judge(part: tuple[Any, ...], rows: Iterator[Any]) -> Iterator[Any]:
         place = part[0], part[1]

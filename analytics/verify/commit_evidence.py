@@ -105,9 +105,17 @@ def _event(log: Log, number: int, record: f.Record, payload: memoryview, reading
         teller.story.is_damaged = True
         return
     event = Event(
-        record.group, log.disk, number, record.position, record.kind, record.index, record.term,
-        record.offset, record.flags, needed,
-    )  # fmt: skip
+        record.group,
+        log.disk,
+        number,
+        record.position,
+        record.kind,
+        record.index,
+        record.term,
+        record.offset,
+        record.flags,
+        needed,
+    )
     _list(teller.event(event))
 
 

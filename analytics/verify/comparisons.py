@@ -58,10 +58,15 @@ def _told(group: int, key: tuple[int, int], blocks: list[Block], names: Any) -> 
         if digest != usual:
             what = f"entry {key[0]} of term {key[1]} has other bytes here than on {others}"
             yield Finding(
-                WRONG, "bytes", what, names.daemons.get(block.disk, block.disk),
-                names.segments.get((block.disk, block.number), str(block.number)), position,
-                group, key[0],
-            )  # fmt: skip
+                WRONG,
+                "bytes",
+                what,
+                names.daemons.get(block.disk, block.disk),
+                names.segments.get((block.disk, block.number), str(block.number)),
+                position,
+                group,
+                key[0],
+            )
 
 
 def _column(code: str, raw: bytes) -> array[int]:
@@ -83,9 +88,14 @@ class Pieces(NamedTuple):
 
 
 def pieces(
-    topic: str, partition: int, offset: int, crcs: list[int], acknowledged: bool, place: str,
+    topic: str,
+    partition: int,
+    offset: int,
+    crcs: list[int],
+    acknowledged: bool,
+    place: str,
     bits: int = 12,
-) -> Iterator[Pieces]:  # fmt: skip
+) -> Iterator[Pieces]:
     """Cut a run of messages at the borders of blocks."""
     at = 0
     while at < len(crcs):

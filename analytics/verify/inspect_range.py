@@ -76,9 +76,14 @@ class _Inspector:
         self._flush = 0
 
     def _finding(
-        self, rule: str, what: str, position: int, group: int = 0, index: int = 0,
+        self,
+        rule: str,
+        what: str,
+        position: int,
+        group: int = 0,
+        index: int = 0,
         verdict: str = CORRUPT,
-    ) -> Finding:  # fmt: skip
+    ) -> Finding:
         task = self._task
         return Finding(verdict, rule, what, task.daemon, task.name, position, group, index)
 
@@ -112,9 +117,16 @@ class _Inspector:
             yield from self._end_step(group)
         sums = {group: (one[0], one[1], one[2]) for group, one in self._sums.items()}
         yield Range(
-            task.disk, task.number, begin, walk.position, self._records, self._entries,
-            self._messages, self._bytes, sums,
-        )  # fmt: skip
+            task.disk,
+            task.number,
+            begin,
+            walk.position,
+            self._records,
+            self._entries,
+            self._messages,
+            self._bytes,
+            sums,
+        )
 
     # -- where the reading stops ---------------------------------------------------------------
 
@@ -260,14 +272,30 @@ class _Inspector:
                 _, producer, epoch, sequence, begin, before, _, bytes_, _ = last
                 if begin + before == offset:
                     changes[-1] = (
-                        "p", producer, epoch, sequence, begin, before + count, index, bytes_ + size,
+                        "p",
+                        producer,
+                        epoch,
+                        sequence,
+                        begin,
+                        before + count,
+                        index,
+                        bytes_ + size,
                         max(last[8], record.time_ms),
-                    )  # fmt: skip
+                    )
                     return
-            changes.append((
-                "p", head.producer, head.epoch, head.sequence, offset, count, index, size,
-                record.time_ms,
-            ))  # fmt: skip
+            changes.append(
+                (
+                    "p",
+                    head.producer,
+                    head.epoch,
+                    head.sequence,
+                    offset,
+                    count,
+                    index,
+                    size,
+                    record.time_ms,
+                )
+            )
 
     def _end_step(self, group: int) -> Iterator[Row]:
         step = self._steps.pop(group, None)
@@ -279,9 +307,17 @@ class _Inspector:
 
     def _event(self, record: f.Record, payload: bytes) -> Event:
         return Event(
-            record.group, self._task.disk, self._task.number, record.position, record.kind,
-            record.index, record.term, record.offset, record.flags, payload,
-        )  # fmt: skip
+            record.group,
+            self._task.disk,
+            self._task.number,
+            record.position,
+            record.kind,
+            record.index,
+            record.term,
+            record.offset,
+            record.flags,
+            payload,
+        )
 
     def _other(self, record: f.Record, payload: memoryview) -> Iterator[Row]:
         kind, group = record.kind, record.group
@@ -347,8 +383,17 @@ def voters_in(snapshot: memoryview) -> bytes:
 class OpenRun:
     """A run of entries that follow each other, to which more may be added."""
 
-    __slots__ = ("end_position", "first", "first_offset", "flags", "gaps", "last", "next_offset",
-                 "position", "terms")  # fmt: skip
+    __slots__ = (
+        "end_position",
+        "first",
+        "first_offset",
+        "flags",
+        "gaps",
+        "last",
+        "next_offset",
+        "position",
+        "terms",
+    )
 
     def __init__(self, record: f.Record) -> None:
         self.first = self.last = record.index
@@ -371,9 +416,19 @@ class OpenRun:
 
     def row(self, group: int, disk: str, number: int) -> Run:
         return Run(
-            group, disk, number, self.position, self.end_position, self.first, self.last,
-            self.first_offset, self.next_offset, self.terms, bool(self.flags), self.gaps,
-        )  # fmt: skip
+            group,
+            disk,
+            number,
+            self.position,
+            self.end_position,
+            self.first,
+            self.last,
+            self.first_offset,
+            self.next_offset,
+            self.terms,
+            bool(self.flags),
+            self.gaps,
+        )
 
 
 def _batch_problem(record: f.Record, payload: memoryview) -> str:

@@ -63,9 +63,16 @@ class Rebuilder:
     # -- batches -------------------------------------------------------------------------------
 
     def batches(
-        self, producer: int, epoch: int, sequence: int, offset: int, count: int, index: int,
-        size: int, time_ms: int,
-    ) -> str:  # fmt: skip
+        self,
+        producer: int,
+        epoch: int,
+        sequence: int,
+        offset: int,
+        count: int,
+        index: int,
+        size: int,
+        time_ms: int,
+    ) -> str:
         """Apply batches that continue each other; return "" or how their sequence is wrong."""
         self.end = offset + count
         self.bytes_total += size
@@ -182,8 +189,13 @@ class Rebuilder:
         if form != FORM:
             raise BadPack(f"a state of form {form}")
         (
-            self.end, self.start, self.start_index, self.bytes_total, self.bytes_gone, self.time_ms,
-        ) = meta  # fmt: skip
+            self.end,
+            self.start,
+            self.start_index,
+            self.bytes_total,
+            self.bytes_gone,
+            self.time_ms,
+        ) = meta
         sessions.sort(key=lambda row: row[2])
         self.sessions = OrderedDict((row[0], row[1:]) for row in sessions)
         self.positions = {
@@ -208,8 +220,13 @@ class Rebuilder:
         for batch in sorted(self.keys):
             yield b"k" + batch.to_bytes(16, "big"), pack(list(self.keys[batch]))
         meta = [
-            self.end, self.start, self.start_index, self.bytes_total, self.bytes_gone, self.time_ms,
-        ]  # fmt: skip
+            self.end,
+            self.start,
+            self.start_index,
+            self.bytes_total,
+            self.bytes_gone,
+            self.time_ms,
+        ]
         yield b"m", pack([FORM, *meta])
         for producer in sorted(self.sessions):
             yield b"p" + producer.to_bytes(8, "big"), pack(self.sessions[producer])
@@ -244,9 +261,15 @@ def _lengthen(runs: list[list[int]], sequence: int, offset: int, count: int) -> 
 
 
 def replay(
-    disk: str, group: int, steps: Iterable[Step], names: Any, *, after: int, split: int,
+    disk: str,
+    group: int,
+    steps: Iterable[Step],
+    names: Any,
+    *,
+    after: int,
+    split: int,
     wants_state: bool,
-) -> Iterator[Finding | Rebuilt]:  # fmt: skip
+) -> Iterator[Finding | Rebuilt]:
     """Replay the steps of one group on one disk; yield findings, and the state at index `split`.
 
     Steps are sorted by first index; parts of the snapshot to begin with come before all others.
@@ -275,10 +298,15 @@ def replay(
             if problem:
                 continue  # a consequence of entries that are missing
             yield Finding(
-                WRONG, rule, what, names.daemons.get(disk, disk),
-                names.segments.get((disk, step.number), str(step.number)), step.position, group,
+                WRONG,
+                rule,
+                what,
+                names.daemons.get(disk, disk),
+                names.segments.get((disk, step.number), str(step.number)),
+                step.position,
+                group,
                 index,
-            )  # fmt: skip
+            )
         done = max(done, step.last)
     if parts and done == after:
         problem = problem or _restored(state, parts, after)
@@ -310,9 +338,7 @@ def _applied(state: Rebuilder, step: Step, done: int) -> Iterator[tuple[str, str
             _, producer, epoch, sequence, offset, count, index, size, time_ms = change
             if index <= done:
                 continue
-            problem = state.batches(
-                producer, epoch, sequence, offset, count, index, size, time_ms
-            )  # fmt: skip
+            problem = state.batches(producer, epoch, sequence, offset, count, index, size, time_ms)
             if problem:
                 yield "sequence", f"producer {producer}: {problem}", index
         elif change[1] > done:

@@ -99,12 +99,19 @@ def _compared(
     longest = max((one.last for one in alive), default=0)
     counts = [_count(one, commit) for one in right.values()]
     yield GroupSummary(
-        group, topic, partition, len(alive), len(voters), missing, first, commit,
+        group,
+        topic,
+        partition,
+        len(alive),
+        len(voters),
+        missing,
+        first,
+        commit,
         max(counts, default=0),
         [(names.daemons.get(one.disk, one.disk), longest - one.last) for one in alive],
         [(one.disk, one.last, one.term, one.first_index) for one in alive],
         not alive,
-    )  # fmt: skip
+    )
 
 
 def _right_to(stories: list[Story], spans: dict[str, list[Stretch]]) -> dict[str, int]:
@@ -201,9 +208,15 @@ def _prefix(
                 f"{names.daemons.get(other, other)}"
             )
             yield Finding(
-                WRONG, "prefix", what, names.daemons.get(disk, disk),
-                names.segments.get((disk, at.number), str(at.number)), at.position, group, index,
-            )  # fmt: skip
+                WRONG,
+                "prefix",
+                what,
+                names.daemons.get(disk, disk),
+                names.segments.get((disk, at.number), str(at.number)),
+                at.position,
+                group,
+                index,
+            )
 
 
 def _term_at(whole: list[Stretch], index: int) -> int:
@@ -223,9 +236,14 @@ def _joined(stretches: list[Stretch]) -> list[Stretch]:
 
 
 def _majority(
-    group: int, stories: list[Story], spans: dict[str, list[Stretch]], bounds: tuple[int, int],
-    voters: int, missing: int, names: Names,
-) -> Iterator[Finding]:  # fmt: skip
+    group: int,
+    stories: list[Story],
+    spans: dict[str, list[Stretch]],
+    bounds: tuple[int, int],
+    voters: int,
+    missing: int,
+    names: Names,
+) -> Iterator[Finding]:
     """Find committed entries that fewer than a majority of the voters have.
 
     `edges` has by index how many replicas begin (+) or end (-) to have the entries there; between

@@ -99,9 +99,15 @@ class Teller:
     def _finding(self, rule: str, what: str, number: int, position: int, index: int) -> Finding:
         disk = self.story.disk
         return Finding(
-            WRONG, rule, what, self._names.daemons.get(disk, disk),
-            self._names.segments.get((disk, number), str(number)), position, self._group, index,
-        )  # fmt: skip
+            WRONG,
+            rule,
+            what,
+            self._names.daemons.get(disk, disk),
+            self._names.segments.get((disk, number), str(number)),
+            position,
+            self._group,
+            index,
+        )
 
     # -- entries -------------------------------------------------------------------------------
 

@@ -108,11 +108,17 @@ class Report:
     def count_log(self, log: Log) -> None:
         used = [one for one in log.segments if one.used]
         self.segments += len(used)
-        self.logs.append({
-            "daemon": log.daemon, "kind": log.kind, "disk": log.disk, "cluster": log.cluster,
-            "segments": len(used), "sealed": sum(one.sealed for one in used),
-            "capacity_bytes": sum(one.capacity for one in used),
-        })  # fmt: skip
+        self.logs.append(
+            {
+                "daemon": log.daemon,
+                "kind": log.kind,
+                "disk": log.disk,
+                "cluster": log.cluster,
+                "segments": len(used),
+                "sealed": sum(one.sealed for one in used),
+                "capacity_bytes": sum(one.capacity for one in used),
+            }
+        )
 
     def count_range(self, row: Range) -> None:
         self.bytes += max(0, row.end - row.begin)
@@ -146,14 +152,21 @@ class Report:
             return any(self.kinds >> kind & 1 for kind in NEEDS_KIND[rule])
         committed = [one for one in self.groups if one.commit and not one.removed]
         looked: dict[str, object] = {
-            "seal": self.segments_sealed, "footer": self.segments_sealed,
-            "batch": self.messages, "sequence": self.replayed, "command": self.replayed,
-            "cut": committed, "prefix": any(one.replicas > 1 for one in committed),
+            "seal": self.segments_sealed,
+            "footer": self.segments_sealed,
+            "batch": self.messages,
+            "sequence": self.replayed,
+            "command": self.replayed,
+            "cut": committed,
+            "prefix": any(one.replicas > 1 for one in committed),
             "majority": any(one.voters for one in committed),
             "bytes": any(one.replicas > 1 and _has_entries(one) for one in self.groups),
-            "store": self.stores, "ahead": self.places, "behind": self.places,
-            "state": self.state_rows, "ack": self.acks,
-        }  # fmt: skip
+            "store": self.stores,
+            "ahead": self.places,
+            "behind": self.places,
+            "state": self.state_rows,
+            "ack": self.acks,
+        }
         return bool(looked.get(rule, self.records))
 
     def plain(self) -> dict[str, Any]:
@@ -164,9 +177,15 @@ class Report:
             "wrong": self.wrong,
             "torn": self.torn,
             "looked_at": {
-                "logs": len(self.logs), "segments": self.segments, "bytes": self.bytes,
-                "records": self.records, "entries": self.entries, "messages": self.messages,
-                "groups": len(self.groups), "state_rows": self.state_rows, "acks": self.acks,
+                "logs": len(self.logs),
+                "segments": self.segments,
+                "bytes": self.bytes,
+                "records": self.records,
+                "entries": self.entries,
+                "messages": self.messages,
+                "groups": len(self.groups),
+                "state_rows": self.state_rows,
+                "acks": self.acks,
             },
             "checked": {rule: self.was_checked(rule) for rule in RULES},
             "rules": {rule: self.rules.get(rule, 0) for rule in RULES},
@@ -175,7 +194,7 @@ class Report:
             "notes": self.notes,
             "logs": self.logs,
             "groups": [plain_group(one) for one in sorted(self.groups)],
-        }  # fmt: skip
+        }
 
 
 def _has_entries(group: GroupSummary) -> bool:
@@ -194,12 +213,18 @@ def plain_group(one: GroupSummary) -> dict[str, Any]:
     """A group as a dict that JSON can hold; its commit is null where nothing tells it."""
     is_known = one.removed or bool(one.commit) or not _has_entries(one)
     return {
-        "group": f"{one.group:016x}", "topic": one.topic, "partition": one.partition,
-        "replicas": one.replicas, "voters": one.voters, "voters_not_given": one.missing,
-        "first_index": one.first, "commit_index": one.commit if is_known else None,
+        "group": f"{one.group:016x}",
+        "topic": one.topic,
+        "partition": one.partition,
+        "replicas": one.replicas,
+        "voters": one.voters,
+        "voters_not_given": one.missing,
+        "first_index": one.first,
+        "commit_index": one.commit if is_known else None,
         "committed_entries": one.entries if is_known else None,
-        "behind": dict(one.lags), "removed": one.removed,
-    }  # fmt: skip
+        "behind": dict(one.lags),
+        "removed": one.removed,
+    }
 
 
 def told(one: Finding) -> str:

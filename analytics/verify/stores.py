@@ -98,9 +98,13 @@ def load(path: Path) -> StoreState:
                 state = StoreState(fields["disk"], fields["daemon"], path)
             elif "group" in fields:
                 state.groups[int(fields["group"], 16)] = Stored(
-                    fields["applied"], fields["first_index"], fields["last_index"],
-                    fields["term"], fields["vote"], at,
-                )  # fmt: skip
+                    fields["applied"],
+                    fields["first_index"],
+                    fields["last_index"],
+                    fields["term"],
+                    fields["vote"],
+                    at,
+                )
             elif "groups" in fields:
                 ended = fields["groups"] == len(state.groups)
     if state is None or not ended:

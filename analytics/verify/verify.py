@@ -75,9 +75,11 @@ def quiet(_label: str) -> AbstractContextManager[Any]:
 
 
 def verify(
-    asked: Asked, spread: Spread, scratch: Path,
+    asked: Asked,
+    spread: Spread,
+    scratch: Path,
     progress: Callable[[str], AbstractContextManager[Any]] = quiet,
-) -> Report:  # fmt: skip
+) -> Report:
     """Verify all logs at `asked.paths`, and return the report.
 
     `scratch` is a folder for dumps of the stores. The logs are judged as they were at one time: if
@@ -87,9 +89,11 @@ def verify(
 
 
 def _verified(
-    asked: Asked, spread: Spread, scratch: Path,
+    asked: Asked,
+    spread: Spread,
+    scratch: Path,
     progress: Callable[[str], AbstractContextManager[Any]],
-) -> Report:  # fmt: skip
+) -> Report:
     report = Report()
     logs = find_logs(asked.paths)
     with progress("Looking at footers"):
@@ -203,9 +207,16 @@ def _ranges(
     for at in range(0, end, step):
         range_end = min(at + step, end)
         task = Task(
-            segment.location, log.disk, log.name, segment.number, segment.uid, capacity, at,
-            range_end, bool(synced),
-        )  # fmt: skip
+            segment.location,
+            log.disk,
+            log.name,
+            segment.number,
+            segment.uid,
+            capacity,
+            at,
+            range_end,
+            bool(synced),
+        )
         yield Inspection(task, proven, range_end == end, replays)
 
 
@@ -252,9 +263,14 @@ def _judges(
         disk, uid = part
         order = replays[disk][uid]
         return replay(
-            disk, uid, rows, names, after=order.after, split=order.split,
+            disk,
+            uid,
+            rows,
+            names,
+            after=order.after,
+            split=order.split,
             wants_state=order.split > 0,
-        )  # fmt: skip
+        )
 
     return [
         Judge((Run, Event), lambda row: (row.group, row.disk, row.number, row.position), 1, group),
@@ -319,9 +335,13 @@ def _begin_of(row: Range) -> int:
 
 
 def _check_states(
-    catalog: Catalog, rebuilt: Iterator[Rebuilt], states: dict[str, stores.StoreState],
-    replays: dict[str, dict[int, Replayed]], names: Names, report: Report,
-) -> None:  # fmt: skip
+    catalog: Catalog,
+    rebuilt: Iterator[Rebuilt],
+    states: dict[str, stores.StoreState],
+    replays: dict[str, dict[int, Replayed]],
+    names: Names,
+    report: Report,
+) -> None:
     """Compare rebuilt state with the stores, group by group as rows come."""
     compared: set[tuple[str, int]] = set()
     for disk, group, its in stores.by_group(rebuilt):

@@ -30,8 +30,9 @@ def list_(lag: bool, cluster: str | None, data: str | None, as_json: bool) -> No
     --lag asks the leaders of their partitions; a group's lag is unknown if one does not answer.
     """
     with connect.admin(cluster, data) as admin:
-        rows = [{**row, "lag": lag_of(admin, row["group"])} if lag else row
-                for row in admin.groups()]  # fmt: skip
+        rows = [
+            {**row, "lag": lag_of(admin, row["group"])} if lag else row for row in admin.groups()
+        ]
     if as_json:
         output.write_json("myq.group.list/1", {"groups": rows})
         return
@@ -84,13 +85,18 @@ def describe(
         ["topic", "partition", "member", "name", "position", "start", "end", "lag"],
         [
             [
-                row["topic"], row["partition"], str(row["member"] or "-"),
-                names.get(row["member"]) or "-", row["position"],
-                row["start"], row["end"], row["lag"],
+                row["topic"],
+                row["partition"],
+                str(row["member"] or "-"),
+                names.get(row["member"]) or "-",
+                row["position"],
+                row["start"],
+                row["end"],
+                row["lag"],
             ]
             for row in answer["partitions"]
         ],
-    )  # fmt: skip
+    )
 
 
 def read_topics(

@@ -115,8 +115,9 @@ def produce(
     if stopped is not None and tally.sent:
         click.echo(
             f"myq: stopped at line {tally.sent + tally.refused + 1:,}: it and those after it were"
-            " not sent.", err=True,
-        )  # fmt: skip
+            " not sent.",
+            err=True,
+        )
     problem = stopped or failure
     if problem is not None:
         raise problem
@@ -166,10 +167,14 @@ def close(producer: Producer, tally: Tally) -> DeliveryFailed | None:
 def report(topic: str, tally: Tally, seconds: float, as_json: bool, *, is_whole: bool) -> None:
     if as_json:
         answer = {
-            "topic": topic, "sent": tally.sent, "delivered": tally.delivered,
-            "failed": tally.failed, "refused": tally.refused,
-            "refused_lines": [row._asdict() for row in tally.list], "took_s": seconds,
-        }  # fmt: skip
+            "topic": topic,
+            "sent": tally.sent,
+            "delivered": tally.delivered,
+            "failed": tally.failed,
+            "refused": tally.refused,
+            "refused_lines": [row._asdict() for row in tally.list],
+            "took_s": seconds,
+        }
         output.write_json("myq.produce/1", answer)
     elif is_whole or tally.sent:
         click.echo(f"Delivered {tally.delivered:,} in {seconds:.2f} s.", err=True)

@@ -16,9 +16,13 @@ def topic() -> None:
 
 def settings_option(function: Any) -> Any:
     return click.option(
-        "--set", "settings", multiple=True, metavar="NAME=VALUE", callback=read_settings,
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="NAME=VALUE",
+        callback=read_settings,
         help="Change a topic setting; 'myq config show topic' lists them.",
-    )(function)  # fmt: skip
+    )(function)
 
 
 def read_settings(
@@ -87,12 +91,16 @@ def list_(cluster: str | None, data: str | None, as_json: bool) -> None:
         ["topic", "partitions", "replication", "messages", "bytes", "leaderless"],
         [
             [
-                row["topic"], len(row["partitions"]), row["replication"], row["messages"],
-                row["bytes"], sum(not part["leader"] for part in row["partitions"]),
+                row["topic"],
+                len(row["partitions"]),
+                row["replication"],
+                row["messages"],
+                row["bytes"],
+                sum(not part["leader"] for part in row["partitions"]),
             ]
             for row in rows
         ],
-    )  # fmt: skip
+    )
 
 
 @topic.command()
@@ -121,12 +129,17 @@ def partitions_table(parts: list[dict[str, Any]]) -> tuple[list[str], list[list[
     heads = ["partition", "leader", "replicas", *shown, "term", "start", "end", "bytes"]
     rows: list[list[output.Cell]] = [
         [
-            part["partition"], part["leader"] or None, _nodes(part["replicas"]),
+            part["partition"],
+            part["leader"] or None,
+            _nodes(part["replicas"]),
             *(_nodes(part[head]) for head in shown),
-            part.get("term"), part.get("start"), part.get("end"), part.get("bytes"),
+            part.get("term"),
+            part.get("start"),
+            part.get("end"),
+            part.get("bytes"),
         ]
         for part in parts
-    ]  # fmt: skip
+    ]
     return heads, rows
 
 

@@ -38,9 +38,13 @@ AUDITED_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
 # The result field that is empty if the operation changed nothing: another one was quicker, or the
 # topic existed already.
 EFFECT_FIELDS: Final[Mapping[str, str]] = {
-    "grow_topic": "partitions", "grow_by_threshold": "partitions", "register_producer": "created",
-    "move_replicas": "moved", "end_reset": "ended", "expire_members": "gone",
-}  # fmt: skip
+    "grow_topic": "partitions",
+    "grow_by_threshold": "partitions",
+    "register_producer": "created",
+    "move_replicas": "moved",
+    "end_reset": "ended",
+    "expire_members": "gone",
+}
 REPLICAS_SHOWN_MAX: Final = 10  # replicas in one line
 
 

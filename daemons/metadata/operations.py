@@ -203,13 +203,19 @@ _BY_NAME: Final = {one.__name__: one for one in _FOR_CLIENTS + _FOR_MANAGERS}
 CLIENT_OPERATIONS: Final = tuple(one.__name__ for one in _FOR_CLIENTS)
 # These may create a topic or a group by a name that a client gives.
 TOPIC_CREATING_OPERATIONS: Final = {
-    "create_topic": "topic", "register_producer": "topic",
-    "join_group": "group", "begin_reset": "group",
-}  # fmt: skip
+    "create_topic": "topic",
+    "register_producer": "topic",
+    "join_group": "group",
+    "begin_reset": "group",
+}
 REPLICA_PLACING_OPERATIONS: Final = (
-    "create_topic", "grow_topic", "register_producer", "grow_by_threshold", "remove_broker",
+    "create_topic",
+    "grow_topic",
+    "register_producer",
+    "grow_by_threshold",
+    "remove_broker",
     "drain_broker",
-)  # fmt: skip
+)
 
 
 def run_operation(call: OperationContext, operation: Any, arguments: Any) -> OperationResult:

@@ -146,10 +146,12 @@ class Loop:
         ):
             if count and self._pauses.due(("handshake", door), now):
                 self._log(
-                    "warning", "handshake-refused", door=door,
+                    "warning",
+                    "handshake-refused",
+                    door=door,
                     total=self.engine.counts["handshakes_refused_total"],
                     why="another key, or no key",
-                )  # fmt: skip
+                )
 
     def _log_cuts(self) -> None:
         """Log connections that were cut to save memory; of many only the largest."""
@@ -157,9 +159,12 @@ class Loop:
         cuts.sort(key=lambda one: -one.received_bytes)
         for one in cuts[:CUTS_TOLD_MAX]:
             self._log(
-                "warning", "connection-cut", peer=one.address, bytes=one.received_bytes,
+                "warning",
+                "connection-cut",
+                peer=one.address,
+                bytes=one.received_bytes,
                 why="unread messages took too much memory, most of them from this address",
-            )  # fmt: skip
+            )
         if cuts[CUTS_TOLD_MAX:]:
             self._log("warning", "connections-cut", more=len(cuts) - CUTS_TOLD_MAX)
 
@@ -225,9 +230,14 @@ class Loop:
         client.name = name[:TEXT_MAX] or client.name
         limits = {"frame_bytes": protocol.FRAME_BYTES_MAX, "frames": protocol.FRAMES_MAX}
         answer = protocol.encode(
-            protocol.WELCOME, request, self._cluster, self.engine.kind, self.engine.node,
-            __version__, limits,
-        )  # fmt: skip
+            protocol.WELCOME,
+            request,
+            self._cluster,
+            self.engine.kind,
+            self.engine.node,
+            __version__,
+            limits,
+        )
         self.transport.reply(client, [answer])
 
     # -- the peer listener ---------------------------------------------------------------------
@@ -313,9 +323,14 @@ class Loop:
     def _greeting_reply(self, request: int) -> bytes:
         engine = self.engine
         return protocol.encode(
-            protocol.GREETED, request, self._cluster, engine.kind, engine.node,
-            engine.log.identity.disk, engine.incarnation,
-        )  # fmt: skip
+            protocol.GREETED,
+            request,
+            self._cluster,
+            engine.kind,
+            engine.node,
+            engine.log.identity.disk,
+            engine.incarnation,
+        )
 
     def _refuse_duplicate(self, identity: bytes, new: Peer) -> None:
         """Refuse a second connection under one number while the first one stands.

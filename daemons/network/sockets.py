@@ -119,9 +119,14 @@ class Transport:
     """All sockets of a daemon. `greeting` is the encoded GREET that opens each peer connection."""
 
     def __init__(
-        self, listen: str, peer_listen: str, greeting: bytes, keys: DoorKeys | None = None,
-        *, now: int,
-    ) -> None:  # fmt: skip
+        self,
+        listen: str,
+        peer_listen: str,
+        greeting: bytes,
+        keys: DoorKeys | None = None,
+        *,
+        now: int,
+    ) -> None:
         self.counts = DaemonMetrics()
         self._greeting, self._keys = greeting, keys
         self._context = zmq.Context(io_threads=1)

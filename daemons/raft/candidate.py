@@ -64,10 +64,16 @@ class Candidate:
             if voter != node.replica:
                 out.send.append(
                     VoteRequest(
-                        node.group, node.replica, voter, term, log.last_index, log.last_term, pre,
+                        node.group,
+                        node.replica,
+                        voter,
+                        term,
+                        log.last_index,
+                        log.last_term,
+                        pre,
                         self._transfer and not pre,
                     )
-                )  # fmt: skip
+                )
 
     def reply(self, reply: VoteReply, now: int, out: Effects) -> None:
         node = self._node

@@ -85,9 +85,18 @@ class _Peer:
     """State that is kept about another node."""
 
     __slots__ = (
-        "alive", "answered", "beat", "commits", "followed", "followed_digest", "incarnation",
-        "leads", "leads_digest", "mismatches", "replies",
-    )  # fmt: skip
+        "alive",
+        "answered",
+        "beat",
+        "commits",
+        "followed",
+        "followed_digest",
+        "incarnation",
+        "leads",
+        "leads_digest",
+        "mismatches",
+        "replies",
+    )
 
     def __init__(self) -> None:
         self.alive = False

@@ -57,16 +57,33 @@ class RaftLog:
     """See the module's docstring."""
 
     __slots__ = (
-        "_chain_before", "_ends", "_entries", "_forgotten", "_lookup", "_run_first", "_run_term",
+        "_chain_before",
+        "_ends",
+        "_entries",
+        "_forgotten",
+        "_lookup",
+        "_run_first",
+        "_run_term",
         "first_index",
-        "last_chain", "last_index", "last_term", "memory_first", "next_offset", "persisted_index",
-        "start_chain", "start_offset", "start_term",
-    )  # fmt: skip
+        "last_chain",
+        "last_index",
+        "last_term",
+        "memory_first",
+        "next_offset",
+        "persisted_index",
+        "start_chain",
+        "start_offset",
+        "start_term",
+    )
 
     def __init__(
-        self, first_index: int = 1, start_term: int = 0, start_offset: int = 0,
-        start_chain: int = 0, lookup: Lookup = _nowhere,
-    ) -> None:  # fmt: skip
+        self,
+        first_index: int = 1,
+        start_term: int = 0,
+        start_offset: int = 0,
+        start_chain: int = 0,
+        lookup: Lookup = _nowhere,
+    ) -> None:
         self._lookup = lookup
         self.reset(first_index, start_term, start_offset, start_chain)
 

@@ -57,11 +57,15 @@ def first_needed_index(replica: Replica) -> int:
 def matches_index_row(row: Row, chain_before: int, entry: t.Entry) -> bool:
     """Whether an entry is the lost one, by its row in the index."""
     index, term, offset, count, time_ms, _, chain, payload = entry
-    return (
-        (index, term, offset, count, time_ms, chain, len(payload))
-        == (row.index, row.term, row.offset, row.count, row.time_ms, row.chain, row.length)
-        and next_chain(chain_before, term, payload) == chain
-    )  # fmt: skip
+    return (index, term, offset, count, time_ms, chain, len(payload)) == (
+        row.index,
+        row.term,
+        row.offset,
+        row.count,
+        row.time_ms,
+        row.chain,
+        row.length,
+    ) and next_chain(chain_before, term, payload) == chain
 
 
 class DamagedSegment:
@@ -149,26 +153,39 @@ def damaged_segment_rows(
     damaged: dict[int, DamagedSegment], lacks: dict[int, LostEntries], now: int, *, harmless: bool
 ) -> list[dict[str, Any]]:
     """Describe damaged segments; `harmless` adds those that only wait for older ones."""
-    some = [(number, one) for number, one in sorted(damaged.items())
-            if harmless or not one.salvage.is_waiting]  # fmt: skip
+    some = [
+        (number, one)
+        for number, one in sorted(damaged.items())
+        if harmless or not one.salvage.is_waiting
+    ]
     out = []
     for number, one in some[:REPORTED_MAX]:
         groups = _lacking_in(number, lacks)
         state = _state(one, [lacks[uid] for uid in groups], now)
         out.append(
-            {"segment": one.name, "position": one.position, "found": one.found,
-             "what": one.what[:TEXT_MAX], "since_ms": one.since_ms, "state": state[:TEXT_MAX],
-             "groups": groups}
-        )  # fmt: skip
+            {
+                "segment": one.name,
+                "position": one.position,
+                "found": one.found,
+                "what": one.what[:TEXT_MAX],
+                "since_ms": one.since_ms,
+                "state": state[:TEXT_MAX],
+                "groups": groups,
+            }
+        )
     return out
 
 
 def repaired_segment_row(one: DamagedSegment, took_ms: int) -> dict[str, Any]:
     return {
-        "segment": one.name, "position": one.position, "found": one.found, "what": one.what,
-        "found_ms": one.since_ms, "took_ms": took_ms,
+        "segment": one.name,
+        "position": one.position,
+        "found": one.found,
+        "what": one.what,
+        "found_ms": one.since_ms,
+        "took_ms": took_ms,
         "partitions": list(one.groups.values())[:PARTITIONS_NAMED_MAX],
-    }  # fmt: skip
+    }
 
 
 def add_partition_names(
@@ -204,9 +221,13 @@ def partition_name(about: bytes) -> str:
 
 
 def damage_rows(
-    damaged: dict[int, DamagedSegment], lacks: dict[int, LostEntries], now: int, wall_ms: int, *,
+    damaged: dict[int, DamagedSegment],
+    lacks: dict[int, LostEntries],
+    now: int,
+    wall_ms: int,
+    *,
     harmless: bool,
-) -> list[dict[str, Any]]:  # fmt: skip
+) -> list[dict[str, Any]]:
     """Describe damaged and missing segments; a heartbeat with more rows would be refused."""
     rows = damaged_segment_rows(damaged, lacks, now, harmless=harmless)
     return (rows + missing_segment_rows(damaged, lacks, now, wall_ms))[:REPORTED_MAX]
@@ -225,19 +246,26 @@ def missing_segment_rows(
     for number, (position, lacking) in sorted(found.items())[:REPORTED_MAX]:
         groups = _lacking_in(number, lacks)
         out.append(
-            {"segment": f"segment {number}", "position": position, "found": "index",
-             "what": "the segment is gone", "since_ms": wall_ms - (now - lacking.since),
-             "state": _lost([lacks[uid] for uid in groups], now), "groups": groups}
-        )  # fmt: skip
+            {
+                "segment": f"segment {number}",
+                "position": position,
+                "found": "index",
+                "what": "the segment is gone",
+                "since_ms": wall_ms - (now - lacking.since),
+                "state": _lost([lacks[uid] for uid in groups], now),
+                "groups": groups,
+            }
+        )
     return out
 
 
 def _lacking_in(number: int, lacks: dict[int, LostEntries]) -> list[int]:
     """Return the groups that lost entries in this segment."""
     return [
-        uid for uid, lacking in list(lacks.items())[:REPORTED_MAX]
+        uid
+        for uid, lacking in list(lacks.items())[:REPORTED_MAX]
         if any(place[0] == number for place in lacking.entries.values())
-    ]  # fmt: skip
+    ]
 
 
 def _state(one: DamagedSegment, missing: list[LostEntries], now: int) -> str:

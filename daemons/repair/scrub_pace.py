@@ -108,8 +108,7 @@ class ScrubPace:
             return  # nothing of this start is persisted yet
         if not self._last_number:
             self._round_began = now
-        left = [n for n in journal.segments
-                if self._last_number < n <= newest and n not in damaged]  # fmt: skip
+        left = [n for n in journal.segments if self._last_number < n <= newest and n not in damaged]
         if not left:
             self._rounds += 1
             self._round_ms = now - self._round_began
@@ -148,7 +147,9 @@ class ScrubPace:
 
     def status(self) -> dict[str, Any]:
         return {
-            "bytes_per_s": self._engine.scrub_bytes_per_s, "rounds": self._rounds,
-            "round_took_ms": self._round_ms, "round_ended_ms": self._round_at_ms,
+            "bytes_per_s": self._engine.scrub_bytes_per_s,
+            "rounds": self._rounds,
+            "round_took_ms": self._round_ms,
+            "round_ended_ms": self._round_at_ms,
             "segment": self._last_number,
-        }  # fmt: skip
+        }

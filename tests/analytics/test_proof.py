@@ -21,9 +21,7 @@ class Node:
         self.extra: list[int] = []  # sent to followers, and still on its way to the own disk
 
     def witness(self) -> Witness:
-        stretches = [
-            Stretch(at + 1, at + 1, term, 1, 0) for at, term in enumerate(self.log)
-        ]  # fmt: skip
+        stretches = [Stretch(at + 1, at + 1, term, 1, 0) for at, term in enumerate(self.log)]
         return Witness(self.name, self.term, self.vote, stretches)
 
     def follow(self, term: int) -> None:

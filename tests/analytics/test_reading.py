@@ -119,9 +119,7 @@ def test_what_was_truncated_is_not_read(tmp_path: Path) -> None:
     broker.append(topic, topic.entries)
     kept = topic.entries[:6]
     last = kept[-1]
-    broker.log.journal.truncate(
-        100, 7, last[t.TERM], last[t.OFFSET] + last[t.COUNT], last[t.CHAIN]
-    )  # fmt: skip
+    broker.log.journal.truncate(100, 7, last[t.TERM], last[t.OFFSET] + last[t.COUNT], last[t.CHAIN])
     newer = Topic("a", 100, entries=list(kept))
     for _ in range(3):
         newer.data(2, term=5, sequence=90)

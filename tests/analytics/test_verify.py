@@ -150,9 +150,11 @@ def a_replica_with_other_bytes(cluster: Path) -> Place:
     spot = entry(cluster, 3)
     count, head = spot.record.count, batch.header(spot.payload)
     body = batch.make(
-        [[b"z" * 40] * count, None, None, None], head.time_ms, producer=head.producer,
+        [[b"z" * 40] * count, None, None, None],
+        head.time_ms,
+        producer=head.producer,
         sequence=head.sequence,
-    )  # fmt: skip
+    )
     spot.forge(body)
     return Place("broker-3", spot.position)
 

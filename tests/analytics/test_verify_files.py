@@ -134,9 +134,7 @@ def test_committed_entries_on_a_minority(tmp_path: Path) -> None:
 
 
 def test_logs_that_were_not_given_may_have_it(healthy: Path, tmp_path: Path) -> None:
-    report = verify(
-        Asked([str(healthy / "broker-1")], with_stores=False), PlainSpread(), tmp_path
-    )  # fmt: skip
+    report = verify(Asked([str(healthy / "broker-1")], with_stores=False), PlainSpread(), tmp_path)
     assert report.findings == []
     assert {one.missing for one in report.groups} == {2}
 

@@ -35,25 +35,46 @@ LIMIT_S = 400
 def ours(size: int, seconds: float) -> dict[str, Any]:
     """A cluster of its own, measured and removed."""
     with tempfile.TemporaryDirectory(prefix="myq-compare-", dir=ROOT / "build") as data:
-        subprocess.run([*MYQ, "up", "--detach", "--data", data, "--port-base", "0"],
-                       check=True, stdout=subprocess.DEVNULL, timeout=120)  # fmt: skip
+        subprocess.run(
+            [*MYQ, "up", "--detach", "--data", data, "--port-base", "0"],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            timeout=120,
+        )
         try:
             found = subprocess.run(
-                [*MYQ, "bench", "all", "--json", "--data", data, "--size", str(size),
-                 "--seconds", str(seconds)],
-                check=True, capture_output=True, text=True, timeout=LIMIT_S,
-            )  # fmt: skip
+                [
+                    *MYQ,
+                    "bench",
+                    "all",
+                    "--json",
+                    "--data",
+                    data,
+                    "--size",
+                    str(size),
+                    "--seconds",
+                    str(seconds),
+                ],
+                check=True,
+                capture_output=True,
+                text=True,
+                timeout=LIMIT_S,
+            )
             return dict(json.loads(found.stdout))
         finally:
-            subprocess.run([*MYQ, "down", "--data", data], check=False, timeout=60,
-                           stdout=subprocess.DEVNULL)  # fmt: skip
+            subprocess.run(
+                [*MYQ, "down", "--data", data], check=False, timeout=60, stdout=subprocess.DEVNULL
+            )
 
 
 def theirs(folder: Path, python: str, name: str, size: int) -> dict[str, Any]:
     found = subprocess.run(
         [python, str(folder / "bench.py"), name, "--size", str(size), "--json"],
-        capture_output=True, text=True, timeout=LIMIT_S, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
     if found.returncode or not found.stdout.strip():
         return {"errors": [found.stderr.strip()[-500:] or "it printed nothing"]}
     return dict(json.loads(found.stdout.strip().splitlines()[-1]))

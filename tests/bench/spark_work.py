@@ -126,10 +126,15 @@ def main(name: str, rounds: int, small: Path, logs: list[Path], scratch: Path) -
             with memory() as most:
                 messages = work(log)
             took = time.monotonic() - begin
-            runs.append({
-                "log": str(log), "seconds": took, "cpu_seconds": cpu_seconds() - cpu,
-                "memory": most[0], "messages": messages,
-            })  # fmt: skip
+            runs.append(
+                {
+                    "log": str(log),
+                    "seconds": took,
+                    "cpu_seconds": cpu_seconds() - cpu,
+                    "memory": most[0],
+                    "messages": messages,
+                }
+            )
     session.stop()
     return {"started_s": started_s, "runs": runs}
 

@@ -37,9 +37,16 @@ def cluster(disk: Path) -> Iterator[Cluster]:
 
 def load(cluster: Cluster, topic: str, **changed: Any) -> measurements.Load:
     found = measurements.Load(
-        cluster.address, topic, size=100, seconds=SECONDS, warmup=1.0, batch_bytes=256 << 10,
-        in_flight=16, single=False, compression="none",
-    )  # fmt: skip
+        cluster.address,
+        topic,
+        size=100,
+        seconds=SECONDS,
+        warmup=1.0,
+        batch_bytes=256 << 10,
+        in_flight=16,
+        single=False,
+        compression="none",
+    )
     return found._replace(**changed)
 
 

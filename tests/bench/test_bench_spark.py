@@ -101,9 +101,7 @@ def measured(work: str, logs: Logs, report: list[Row]) -> dict[str, dict[str, An
     return best
 
 
-@pytest.mark.parametrize(
-    ("work", "goal"), [("verify", 400), ("stats", 300), ("binaryFile", None)]
-)  # fmt: skip
+@pytest.mark.parametrize(("work", "goal"), [("verify", 400), ("stats", 300), ("binaryFile", None)])
 def test_spark_reads(work: str, goal: float | None, logs: Logs, report: list[Row]) -> None:
     twice = measured(work, logs, report)["twice"]
     speed = bytes_in(logs.twice) / twice["seconds"] / 1e6

@@ -63,9 +63,13 @@ class Browser:
         command = ["bash", "-c", script, program, *FLAGS, f"--user-data-dir={folder}"]
         with open(folder.parent / "chromium.log", "ab") as log:
             self._process = subprocess.Popen(
-                [*command, "about:blank"], pass_fds=(theirs_in, theirs_out), stderr=log, stdout=log,
-                stdin=subprocess.DEVNULL, env=os.environ | {"HOME": str(folder)},
-            )  # fmt: skip
+                [*command, "about:blank"],
+                pass_fds=(theirs_in, theirs_out),
+                stderr=log,
+                stdout=log,
+                stdin=subprocess.DEVNULL,
+                env=os.environ | {"HOME": str(folder)},
+            )
         os.close(theirs_in)
         os.close(theirs_out)
         self._out = os.fdopen(ours_out, "wb", buffering=0)
@@ -138,9 +142,14 @@ class Page:
     """One tab. `complaints`: what its console said; `requests`: every address it asked for."""
 
     def __init__(
-        self, browser: Browser, session: str, *, size: tuple[int, int] = WIDE, dark: bool = False,
+        self,
+        browser: Browser,
+        session: str,
+        *,
+        size: tuple[int, int] = WIDE,
+        dark: bool = False,
         script: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._browser, self._session = browser, session
         self.complaints: list[str] = []
         self.requests: list[str] = []
@@ -172,9 +181,12 @@ class Page:
     def resize(self, size: tuple[int, int]) -> None:
         width, height = size
         self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1,
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
             mobile=width < 600,
-        )  # fmt: skip
+        )
 
     def go_for(self, address: str, selector: str = FINE, seconds: float = 60.0) -> None:
         """To a page that has this element; a cluster that is busy may need several attempts."""
@@ -239,10 +251,7 @@ class Page:
             " return [box.x + box.width / 2, box.y + box.height / 2] })()"
         )
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
-            self.call(
-                "Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left",
-                clickCount=1,
-            )  # fmt: skip
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     def leave_by(self, selector: str) -> None:
         """Click, and wait until the next page is there."""
@@ -252,8 +261,11 @@ class Page:
 
     def press(self, key: str, code: int, text: str = "", shift: bool = False) -> None:
         common: dict[str, Any] = {
-            "key": key, "code": key, "windowsVirtualKeyCode": code, "modifiers": 8 * shift
-        }  # fmt: skip
+            "key": key,
+            "code": key,
+            "windowsVirtualKeyCode": code,
+            "modifiers": 8 * shift,
+        }
         self.call(
             "Input.dispatchKeyEvent", type="keyDown", **common, **({"text": text} if text else {})
         )

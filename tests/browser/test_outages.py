@@ -59,9 +59,12 @@ def test_without_a_majority_pages_tell_what_is_known(
     browser: Browser, gateway: Gateway, cluster: Cluster
 ) -> None:
     pages = {
-        "/topics": "orders", "/topics/orders": "broker ", "/nodes": "manager 3",
-        "/consumers": "orders", "/topics/orders/messages": "c-1",
-    }  # fmt: skip
+        "/topics": "orders",
+        "/topics/orders": "broker ",
+        "/nodes": "manager 3",
+        "/consumers": "orders",
+        "/topics/orders/messages": "c-1",
+    }
     with browser.page() as page:
         page.go(gateway.console)
         page.wait("health", WELL)

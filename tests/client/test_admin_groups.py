@@ -35,7 +35,7 @@ class Desk(GroupAdmin):
         )
         self._session: Any = SimpleNamespace(
             routes=routes, now_ms=lambda: 0, call=self._call, refresh=lambda names: None
-        )  # fmt: skip
+        )
 
     def _read(self, query: str, **arguments: Any) -> dict[str, Any]:
         if query == "topics":

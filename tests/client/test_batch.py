@@ -26,14 +26,29 @@ CRC = HEADER.size - 4
 
 
 def sealed(
-    body: bytes, count: int, *, size: int | None = None, codec: int = batch.PLAIN,
-    magic: int = batch.MAGIC, version: int = 1, stored: int | None = None,
-) -> bytes:  # fmt: skip
+    body: bytes,
+    count: int,
+    *,
+    size: int | None = None,
+    codec: int = batch.PLAIN,
+    magic: int = batch.MAGIC,
+    version: int = 1,
+    stored: int | None = None,
+) -> bytes:
     """A batch with a right checksum, whatever it says."""
     head = HEADER.pack(
-        magic, version, codec, count, 0, 0, len(body) if size is None else size, 0, 0,
-        len(body) if stored is None else stored, 0,
-    )[:CRC]  # fmt: skip
+        magic,
+        version,
+        codec,
+        count,
+        0,
+        0,
+        len(body) if size is None else size,
+        0,
+        0,
+        len(body) if stored is None else stored,
+        0,
+    )[:CRC]
     return head + zlib.crc32(body, zlib.crc32(head)).to_bytes(4, "little") + body
 
 
@@ -92,12 +107,22 @@ def test_headers_that_lie() -> None:
     """Brokers see no more than this, so what can be seen there is refused there."""
     body = msgpack.packb((VALUES, None, None, None))
     for data in (
-        sealed(body, 0), sealed(body, 2**32 - 1), sealed(body, batch.COUNT_MAX + 1),
-        sealed(body, 3, magic=1), sealed(body, 3, version=2), sealed(body, 3, codec=2),
-        sealed(body, 3, codec=255), sealed(body, 3, stored=2**32 - 1), sealed(body, 3, stored=0),
-        sealed(body, 3, size=5), sealed(body, 3, size=2**32 - 1), b"",
-        sealed(body, 3, size=batch.BODY_BYTES_MAX + 1, codec=batch.ZLIB), bytes(48), bytes(10_000),
-    ):  # fmt: skip
+        sealed(body, 0),
+        sealed(body, 2**32 - 1),
+        sealed(body, batch.COUNT_MAX + 1),
+        sealed(body, 3, magic=1),
+        sealed(body, 3, version=2),
+        sealed(body, 3, codec=2),
+        sealed(body, 3, codec=255),
+        sealed(body, 3, stored=2**32 - 1),
+        sealed(body, 3, stored=0),
+        sealed(body, 3, size=5),
+        sealed(body, 3, size=2**32 - 1),
+        b"",
+        sealed(body, 3, size=batch.BODY_BYTES_MAX + 1, codec=batch.ZLIB),
+        bytes(48),
+        bytes(10_000),
+    ):
         refused(data)
         with pytest.raises(BatchInvalid):
             batch.check(data)
@@ -197,9 +222,18 @@ def test_bodies_that_are_not_what_a_codec_makes() -> None:
     good = zlib.compress(body)
     assert batch.open_batch(sealed(good, 3, size=len(body), codec=batch.ZLIB))[1].values == VALUES
     for kept in (
-        body, good[:-1], good[:5], good + b"\x00", good + good, b"", b"\x78\x9c", good[2:],
-        zlib.compress(body + b"\x00"), zlib.compress(body[:-1]), zlib.compress(good),
-    ):  # fmt: skip
+        body,
+        good[:-1],
+        good[:5],
+        good + b"\x00",
+        good + good,
+        b"",
+        b"\x78\x9c",
+        good[2:],
+        zlib.compress(body + b"\x00"),
+        zlib.compress(body[:-1]),
+        zlib.compress(good),
+    ):
         refused(sealed(kept, 3, size=len(body), codec=batch.ZLIB))
 
 
@@ -232,9 +266,14 @@ def test_random_bodies(body: bytes, codec: int, count: int) -> None:
 
 
 _item = (
-    st.none() | st.binary(max_size=4) | st.text(max_size=3) | st.integers(-5, 2**64 - 1)
-    | st.booleans() | st.floats() | st.dictionaries(st.text(max_size=2), st.binary(max_size=2))
-)  # fmt: skip
+    st.none()
+    | st.binary(max_size=4)
+    | st.text(max_size=3)
+    | st.integers(-5, 2**64 - 1)
+    | st.booleans()
+    | st.floats()
+    | st.dictionaries(st.text(max_size=2), st.binary(max_size=2))
+)
 _column = st.none() | st.lists(_item, min_size=2, max_size=3) | st.just(VALUES[:2])
 
 

@@ -24,9 +24,17 @@ def forged(body: bytes, count: int, size: int | None = None) -> bytes:
     """A batch of this body, compressed, with a right checksum."""
     packed = zlib.compress(body, 9)
     first = batch._FIRST.pack(
-        batch.MAGIC, batch.VERSION, batch.ZLIB, count, 0, 0, len(body) if size is None else size,
-        0, 0, len(packed),
-    )  # fmt: skip
+        batch.MAGIC,
+        batch.VERSION,
+        batch.ZLIB,
+        count,
+        0,
+        0,
+        len(body) if size is None else size,
+        0,
+        0,
+        len(packed),
+    )
     crc = zlib.crc32(packed, zlib.crc32(first))
     return first + crc.to_bytes(4, "little") + packed
 

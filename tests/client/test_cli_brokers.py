@@ -112,9 +112,12 @@ class Managers:
 
 @pytest.mark.parametrize(
     ("error", "dropped"),
-    [(BrokerInUse("broker 5 holds 6 replicas"), []), (UnknownBroker("no broker 5"), [5]),
-     (None, [5])],
-)  # fmt: skip
+    [
+        (BrokerInUse("broker 5 holds 6 replicas"), []),
+        (UnknownBroker("no broker 5"), [5]),
+        (None, [5]),
+    ],
+)
 def test_p4_only_what_their_leader_does_not_know_is_stopped_without_being_removed(
     monkeypatch: pytest.MonkeyPatch, error: MyQueueError | None, dropped: list[int]
 ) -> None:

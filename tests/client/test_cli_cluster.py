@@ -31,9 +31,13 @@ class Myq:
     def start(self, *words: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "myqueue.cli", *words],
-            cwd=self.folder, env=self.environment, text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+            cwd=self.folder,
+            env=self.environment,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
 
     def run(self, *words: str, stdin: str = "", code: int = 0) -> str:
         with self.start(*words) as process:
@@ -87,8 +91,12 @@ def test_the_example_that_up_prints_works(myq: Myq) -> None:
     assert found is not None
     done = subprocess.run(
         [sys.executable, "-P", "-c", found[0]],
-        capture_output=True, text=True, timeout=60, check=True, cwd=myq.folder,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        cwd=myq.folder,
+    )
     assert done.stdout == "b'world'\n"
 
 

@@ -29,8 +29,11 @@ def consume(cluster: EchoCluster, *more: str) -> subprocess.CompletedProcess[str
     command = ("consume", "a", "--group", "g", "--cluster", cluster.address, *more)
     return subprocess.run(
         [sys.executable, "-P", "-m", "myqueue.cli", *command],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize(("begin", "found"), [("earliest", "new\n"), ("latest", "")])

@@ -59,11 +59,20 @@ def test_only_children_of_the_agent_are_hurt() -> None:
 
 def test_a_broken_promise_is_said() -> None:
     report = {
-        "faults": [["broker-1", "kill", 0.4]], "kinds": {"kill": 1}, "sent": 10,
-        "acknowledged": 10, "failed": 0, "lost": 1, "doubled": 0, "revenants": 0, "whole": False,
-        "interruption_p50_s": 0.4, "interruption_p99_s": 0.4, "interruption_max_s": 0.4,
+        "faults": [["broker-1", "kill", 0.4]],
+        "kinds": {"kill": 1},
+        "sent": 10,
+        "acknowledged": 10,
+        "failed": 0,
+        "lost": 1,
+        "doubled": 0,
+        "revenants": 0,
+        "whole": False,
+        "interruption_p50_s": 0.4,
+        "interruption_p99_s": 0.4,
+        "interruption_max_s": 0.4,
         "kept_topic": "witness-1",
-    }  # fmt: skip
+    }
     text = "\n".join(lines(report))
     assert "BROKEN: 1 lost" in text and "witness-1" in text
     seen = {key: value for key, value in report.items() if key != "kept_topic"}

@@ -28,8 +28,12 @@ def shell(line: str) -> tuple[int, str]:
     """The exit code of a line of shell, and what it says."""
     done = subprocess.run(
         ["bash", "-c", f"exec 2>&1 3>&1; {line}"],
-        capture_output=True, timeout=60, check=False, stdin=subprocess.DEVNULL, cwd=ROOT,
-    )  # fmt: skip
+        capture_output=True,
+        timeout=60,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        cwd=ROOT,
+    )
     return done.returncode, done.stdout.decode()
 
 
@@ -108,7 +112,7 @@ Usage = namedtuple("Usage", "total used free")
 )
 def test_a_disk_that_is_too_small_is_told_before_anything_starts(
     free_mib: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
-) -> None:  # fmt: skip
+) -> None:
     """Six logs of 64 MiB with 16 MiB in reserve each, and 256 MiB that stay free."""
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(0, 0, free_mib << 20))
     folder = ClusterFolder(tmp_path / "data")

@@ -26,10 +26,15 @@ from myqueue.settings import (
 
 ROOT = Path(__file__).parents[2]
 CLIENTS: dict[type, tuple[Any, ...]] = {
-    myqueue.Admin: (), myqueue.Session: (), myqueue.Producer: (), myqueue.AsyncProducer: (),
-    myqueue.Consumer: ("t",), myqueue.AsyncConsumer: ("t",),
-    myqueue.MyProducer: ("127.0.0.1:1",), myqueue.MyConsumer: ("127.0.0.1:1",),
-}  # fmt: skip
+    myqueue.Admin: (),
+    myqueue.Session: (),
+    myqueue.Producer: (),
+    myqueue.AsyncProducer: (),
+    myqueue.Consumer: ("t",),
+    myqueue.AsyncConsumer: ("t",),
+    myqueue.MyProducer: ("127.0.0.1:1",),
+    myqueue.MyConsumer: ("127.0.0.1:1",),
+}
 TABLES: dict[type, type[Settings]] = {
     myqueue.Session: SessionSettings,
     myqueue.Producer: ProducerSettings,

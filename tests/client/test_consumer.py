@@ -87,10 +87,16 @@ def test_a_topic_that_is_not_there(cluster, reads):
 def test_arguments_are_checked(cluster):
     cluster.topic("t")
     wrong: list[dict[str, Any]] = [
-        {"start": "now"}, {"auto_commit": True}, {"on_out_of_range": "ignore"}, {"limit": 3},
-        {"group": "g", "consumer_id": 1}, {"group": ""}, {"consumer_id": {"x": 1}},
-        {"start": "committed"}, {"fetch_wait_ms": -1},
-    ]  # fmt: skip
+        {"start": "now"},
+        {"auto_commit": True},
+        {"on_out_of_range": "ignore"},
+        {"limit": 3},
+        {"group": "g", "consumer_id": 1},
+        {"group": ""},
+        {"consumer_id": {"x": 1}},
+        {"start": "committed"},
+        {"fetch_wait_ms": -1},
+    ]
     for arguments in wrong:
         with pytest.raises(errors.MisuseError):
             Consumer(cluster.address, ["t"], **arguments)

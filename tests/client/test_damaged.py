@@ -175,9 +175,13 @@ def test_full_buffers_of_nothing_else_do_not_stop_it(cluster: EchoCluster) -> No
         log.append(unreadable(3))
     fill(log, 1)
     with Consumer(
-        cluster.address, "many", on_damaged="skip", fetch_max_bytes=200, max_buffered_bytes=400,
+        cluster.address,
+        "many",
+        on_damaged="skip",
+        fetch_max_bytes=200,
+        max_buffered_bytes=400,
         fetch_wait_ms=60_000,
-    ) as consumer:  # fmt: skip
+    ) as consumer:
         found = consumer.poll(timeout=10)
         assert offsets(found) == [600] and consumer.skipped() == {("many", 0): 600}
 

@@ -150,11 +150,16 @@ def used_together(cluster: EchoCluster) -> object:
 
 
 MAKERS = {
-    "Session": used_session, "Producer": used_producer, "Consumer": used_consumer,
-    "Admin": used_admin, "MyProducer": used_my_producer, "MyConsumer": used_my_consumer,
-    "AsyncProducer": used_async_producer, "AsyncConsumer": used_async_consumer,
+    "Session": used_session,
+    "Producer": used_producer,
+    "Consumer": used_consumer,
+    "Admin": used_admin,
+    "MyProducer": used_my_producer,
+    "MyConsumer": used_my_consumer,
+    "AsyncProducer": used_async_producer,
+    "AsyncConsumer": used_async_consumer,
     "(Session|Producer|Consumer)": used_together,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", MAKERS)

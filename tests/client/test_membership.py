@@ -37,13 +37,13 @@ class Desk:
         self._timers: list[tuple[int, Callable[[], object]]] = []
         self.shares_at_leave: list[int] = []
         self.subscription = Subscription({"t": "group/g"}, assignment=Assignment())
-        fetcher: Any = SimpleNamespace(
-            changed=Condition(), listeners=[], take_routes=lambda: None
-        )  # fmt: skip
+        fetcher: Any = SimpleNamespace(changed=Condition(), listeners=[], take_routes=lambda: None)
         self.member = GroupMembership(
-            cast(Any, self), fetcher, self.subscription,
+            cast(Any, self),
+            fetcher,
+            self.subscription,
             ConsumerSettings(group="g", session_timeout_ms=SESSION_MS, max_poll_ms=POLL_MS),
-        )  # fmt: skip
+        )
         self.routes = SimpleNamespace(partition=lambda group: group)
         self.member.start()
 
@@ -62,9 +62,13 @@ class Desk:
         self._timers.append((self.now + delay_ms, job))
 
     def update(
-        self, operation: str, arguments: dict[str, Any], *, timeout_ms: int,
+        self,
+        operation: str,
+        arguments: dict[str, Any],
+        *,
+        timeout_ms: int,
         key: bytes | None = None,
-    ) -> Future[Any]:  # fmt: skip
+    ) -> Future[Any]:
         if operation == "leave_group":
             self.shares_at_leave.append(len(self.member.assignment.by_group))
         future: Future[Any] = Future()

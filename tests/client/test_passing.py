@@ -65,10 +65,12 @@ class Played:
         self.asked: list[str] = []
         self.now = self.step_ms = self.dies_at = 0  # with which step the client dies
         session: Any = SimpleNamespace(
-            request_timeout_ms=1000, now_ms=lambda: self.now, on_shut=lambda callback: None,
+            request_timeout_ms=1000,
+            now_ms=lambda: self.now,
+            on_shut=lambda callback: None,
             wait=lambda future, limit: future.result(0),
             routes=SimpleNamespace(topic=lambda name: topic(len(logs))),
-        )  # fmt: skip
+        )
         self.taker = taker.Taker(session)
 
     def _do(self, name: str, step: Callable[[], Any]) -> Future[Any]:
@@ -289,9 +291,16 @@ def test_many_of_them_are_passed_over_in_several_calls(play: Callable[..., Playe
     while True:
         before, calls = played.now, calls + 1
         found = played.taker.take_all(
-            "t", 7, partition=None, max_messages=1, wait_ms=10_000, key=None, timeout_ms=None,
-            on_damaged="skip", ended=lambda: False,
-        )  # fmt: skip
+            "t",
+            7,
+            partition=None,
+            max_messages=1,
+            wait_ms=10_000,
+            key=None,
+            timeout_ms=None,
+            on_damaged="skip",
+            ended=lambda: False,
+        )
         passed += sum(row.count for row in found.skipped)
         assert played.now - before <= 700
         if found.messages:

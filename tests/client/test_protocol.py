@@ -72,12 +72,18 @@ def refused(frame: bytes) -> InvalidRequest:
 
 def anything() -> st.SearchStrategy[Any]:
     return st.recursive(
-        st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats()
-        | st.text(max_size=8) | st.binary(max_size=20),
-        lambda inner: st.lists(inner, max_size=4)
-        | st.dictionaries(st.text(max_size=4) | st.binary(max_size=2), inner, max_size=3),
+        st.none()
+        | st.booleans()
+        | st.integers(-(2**63), 2**64 - 1)
+        | st.floats()
+        | st.text(max_size=8)
+        | st.binary(max_size=20),
+        lambda inner: (
+            st.lists(inner, max_size=4)
+            | st.dictionaries(st.text(max_size=4) | st.binary(max_size=2), inner, max_size=3)
+        ),
         max_leaves=12,
-    )  # fmt: skip
+    )
 
 
 def holds(envelope: list[Any]) -> None:

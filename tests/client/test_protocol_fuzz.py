@@ -133,9 +133,16 @@ def packets(random: Random, group: int, node: int, target: int) -> list[Any]:
         (5, *head, [2**40, 9, [me], [], 2**40, 9, 0, 0, 4]), (6, *head), (7, *head), [], 5, None,
     ]  # fmt: skip
     beats: list[Any] = [
-        (1, 7, 1, 9, LAST, [[group, me, term, 2**40]]), (2, 5, True), (2, LAST, 1), (9, 9),
-        (3, [[group, me, you, term]]), (3, [[group, "x", you, term]]), (1,), [], None,
-    ]  # fmt: skip
+        (1, 7, 1, 9, LAST, [[group, me, term, 2**40]]),
+        (2, 5, True),
+        (2, LAST, 1),
+        (9, 9),
+        (3, [[group, me, you, term]]),
+        (3, [[group, "x", you, term]]),
+        (1,),
+        [],
+        None,
+    ]
     return [random.choices(messages, k=random.choice((0, 1, 3))), random.choices(beats, k=1)]
 
 
@@ -156,15 +163,26 @@ READY = b"\x04\x1a\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
 def raw_starts(random: Random) -> list[bytes]:
     """How a connection may begin that is none of ours."""
     return [
-        b"", GREETING[:11], GREETING[:40], GREETING, GREETING + READY[:9], b"GET / HTTP/1.1\r\n",
-        GREETING + b"\x04\xff" + bytes(255), GREETING + READY + b"\x02" + b"\xff" * 8,
+        b"",
+        GREETING[:11],
+        GREETING[:40],
+        GREETING,
+        GREETING + READY[:9],
+        b"GET / HTTP/1.1\r\n",
+        GREETING + b"\x04\xff" + bytes(255),
+        GREETING + READY + b"\x02" + b"\xff" * 8,
         GREETING + READY + b"\x02" + (1 << 40).to_bytes(8, "big"),  # more than is allowed
         GREETING + READY + b"\x02" + (16 << 20).to_bytes(8, "big") + b"x",  # and never comes
         GREETING + READY + b"\x01\x01x" * 5000,  # a message without end
-        GREETING + READY + b"\x00\x00", GREETING + READY + random.randbytes(500),
-        b"\xff" * 64, random.randbytes(64), random.randbytes(5000), GREETING + random.randbytes(99),
-        b"\xff" + bytes(8) + b"\x7f\x03\x00CURVE" + bytes(47), b"\x01\x00" * 100,
-    ]  # fmt: skip
+        GREETING + READY + b"\x00\x00",
+        GREETING + READY + random.randbytes(500),
+        b"\xff" * 64,
+        random.randbytes(64),
+        random.randbytes(5000),
+        GREETING + random.randbytes(99),
+        b"\xff" + bytes(8) + b"\x7f\x03\x00CURVE" + bytes(47),
+        b"\x01\x00" * 100,
+    ]
 
 
 class Stranger:

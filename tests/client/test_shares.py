@@ -43,10 +43,11 @@ class Desk(Bench):
         if isinstance(request, FenceRequest):
             self.fences.append(request.fields)
             rows = [
-                [group, 0, NO_OFFSET, None] if offset == NO_OFFSET
+                [group, 0, NO_OFFSET, None]
+                if offset == NO_OFFSET
                 else self.logs[group].commit(request.fields[0], offset)
                 for group, offset, *_ in request.fields[1]
-            ]  # fmt: skip
+            ]
             self.sub.fetch_plan.on_fenced(request, rows, self.now)
         else:
             super().answer(request)

@@ -122,21 +122,39 @@ def consumer_calls(consumer: Any) -> dict[str, Callable[[Any], Any]]:
 
 def consumer_values(message: Message) -> dict[str, list[Any]]:
     return {
-        "poll": [0, -1, 0.5, "1", True, ODD], "timeout": [*NO_SECONDS],
-        "seek to": [*NO_OFFSET], "seek of": [*NO_PARTITION, ("x", 0), ("t", 9)],
+        "poll": [0, -1, 0.5, "1", True, ODD],
+        "timeout": [*NO_SECONDS],
+        "seek to": [*NO_OFFSET],
+        "seek of": [*NO_PARTITION, ("x", 0), ("t", 9)],
         "seek_to_time": [None, time.time(), NAN, INF, -1, "now", True, 1 << 63, ODD],
         "seek_to_time of": [*NO_PARTITIONS, "x", ("t", 9)],
-        "seek_to_beginning": [*NO_PARTITIONS], "seek_to_end": [*NO_PARTITIONS],
-        "seek_to_end in": [*NO_SECONDS], "position": [*NO_PARTITION],
-        "position in": [*NO_SECONDS], "pause": [*NO_PARTITIONS], "resume": [*NO_PARTITIONS],
-        "lag": [b"t", [5], ODD, NAN], "committed": [b"t", [5], ODD, NAN],
-        "committed in": [*NO_SECONDS], "commit in": [*NO_SECONDS],
+        "seek_to_beginning": [*NO_PARTITIONS],
+        "seek_to_end": [*NO_PARTITIONS],
+        "seek_to_end in": [*NO_SECONDS],
+        "position": [*NO_PARTITION],
+        "position in": [*NO_SECONDS],
+        "pause": [*NO_PARTITIONS],
+        "resume": [*NO_PARTITIONS],
+        "lag": [b"t", [5], ODD, NAN],
+        "committed": [b"t", [5], ODD, NAN],
+        "committed in": [*NO_SECONDS],
+        "commit in": [*NO_SECONDS],
         "commit": [
-            5, "t", TP, [message], {"t": 5}, {TP: 1.5}, {TP: -1}, {TP: "1"}, {("t", 9): 1}, ODD,
-            message._replace(offset=1.5), message._replace(partition="0"),
+            5,
+            "t",
+            TP,
+            [message],
+            {"t": 5},
+            {TP: 1.5},
+            {TP: -1},
+            {TP: "1"},
+            {("t", 9): 1},
+            ODD,
+            message._replace(offset=1.5),
+            message._replace(partition="0"),
         ],
         "close": [None, *NO_SECONDS],
-    }  # fmt: skip
+    }
 
 
 def test_what_can_only_mean_one_thing_is_understood(cluster):
@@ -301,15 +319,22 @@ def test_async(cluster):
             assert await consumer.position("t", 0) == 2
         async with AsyncProducer([cluster.address]) as producer:
             some = Blocking(producer)
-            values = {"topic": [*NO_TOPIC], "value": [None, 5, "x", ODD], "headers": ["foo", 5],
-                      "values": [None, 5, b"x", [5], ODD], "flush": [*NO_SECONDS],
-                      "close": [*NO_SECONDS]}  # fmt: skip
+            values = {
+                "topic": [*NO_TOPIC],
+                "value": [None, 5, "x", ODD],
+                "headers": ["foo", 5],
+                "values": [None, 5, b"x", [5], ODD],
+                "flush": [*NO_SECONDS],
+                "close": [*NO_SECONDS],
+            }
             calls = {
-                "topic": lambda x: some.send(x, b"v"), "value": lambda x: some.send("t", x),
+                "topic": lambda x: some.send(x, b"v"),
+                "value": lambda x: some.send("t", x),
                 "headers": lambda x: some.send("t", b"v", headers=x),
-                "values": lambda x: some.send_many("t", x), "flush": some.flush,
+                "values": lambda x: some.send_many("t", x),
+                "flush": some.flush,
                 "close": some.close,
-            }  # fmt: skip
+            }
             await asyncio.to_thread(check, values, calls)
             assert (await producer.send("t", b"v")).topic == "t"
         for more in ({"max_poll_ms": "5"}, {"idle_timeout": "5"}, {"group": 5}, {"topics": 5}):

@@ -44,9 +44,12 @@ def test_what_no_segment_can_hold_is_refused_before_it_is_proposed(monkeypatch: 
 
 def test_segments_hold_a_command_of_any_size() -> None:
     values = {one.name: one.default for one in SETTINGS} | {
-        "id": 1, "data": "/d", "listen": "127.0.0.1:1", "peer_listen": "127.0.0.1:2",
+        "id": 1,
+        "data": "/d",
+        "listen": "127.0.0.1:1",
+        "peer_listen": "127.0.0.1:2",
         "managers": ["1@127.0.0.1:3"],
-    }  # fmt: skip
+    }
     assert check_config("broker", values | {"segment_bytes": 4 << 20}).segment_bytes == 4 << 20
     with pytest.raises(errors.InvalidSetting):
         check_config("broker", values | {"segment_bytes": (4 << 20) - 1})

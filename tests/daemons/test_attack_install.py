@@ -119,9 +119,16 @@ def test_a_log_that_is_filled_behind_a_saved_state_brings_no_members_of_before(
         assert (node.log.last_index, node.config) == (first - 1, now)
         entries, _ = theirs.log.portion(first, 1 << 20, 1)
         message = t.Append(
-            GROUP, theirs.replica, node.replica, theirs.term, first - 1,
-            theirs.log.start_term, 0, entries, theirs.commit_index,
-        )  # fmt: skip
+            GROUP,
+            theirs.replica,
+            node.replica,
+            theirs.term,
+            first - 1,
+            theirs.log.start_term,
+            0,
+            entries,
+            theirs.commit_index,
+        )
         late.engine.host.receive(leader.number, Packet([message], []), net.clock.now)
         late.turn()
         assert (node.log.last_index, node.config) == (first, now), f"not {before}"

@@ -23,9 +23,10 @@ GROUP = 5
 def damage(node: Node, index: int) -> None:
     """One bit of the payload of an entry; the node is down."""
     found = [
-        one for one in wal_logs.records(node.folder / "wal")
+        one
+        for one in wal_logs.records(node.folder / "wal")
         if (one.record.kind, one.record.group, one.record.index) == (f.ENTRY, GROUP, index)
-    ]  # fmt: skip
+    ]
     record = found[-1].record
     wal_logs.flip(found[-1].path, record.position + f.RECORD_HEADER_BYTES + record.length // 2)
 

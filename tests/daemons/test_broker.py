@@ -42,8 +42,10 @@ def test_a_turn_is_one_proposal_and_one_answer_a_client(world: World) -> None:
     found = {client.name: envelope for client, envelope, _ in world.engine.replies}
     assert found["client-1"][:3] == [1, protocol.PRODUCED, 0]
     assert found["client-1"][3] == [
-        [one, 0, 0, WALL_MS, None], [one + 1, 0, 3, WALL_MS, None], [two, 0, 5, WALL_MS, None],
-    ]  # fmt: skip
+        [one, 0, 0, WALL_MS, None],
+        [one + 1, 0, 3, WALL_MS, None],
+        [two, 0, 5, WALL_MS, None],
+    ]
     assert found["client-2"][3] == [[three, 0, 6, WALL_MS, None]]
     assert len(world.engine.replies) == 2 and world.broker.produce_handler.inflight_bytes == 0
 
@@ -147,8 +149,10 @@ def test_however_it_is_packed_it_is_taken_if_it_can_be_read(world: World, count:
     values = [b"\xc4\x01v", b"\xc5\0\x01v", b"\xc6\0\0\0\x01v"]
     frames = [
         forged(around + column + value * count + b"\xc0" * 3, count)
-        for around in lists(4) for column in lists(count) for value in values
-    ]  # fmt: skip
+        for around in lists(4)
+        for column in lists(count)
+        for value in values
+    ]
     for level in range(10):
         body: bytes = msgpack.packb(([b"v"] * count, None, None, None))
         packed = zlib.compress(body, level)

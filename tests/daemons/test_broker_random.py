@@ -16,9 +16,12 @@ from myqueue.wire import protocol
 
 WINDOW = 8
 RETRIED = {
-    errors.OutcomeUnknown.code, errors.OutOfSequence.code, errors.Busy.code,
-    errors.NotLeader.code, errors.DiskFull.code,
-}  # fmt: skip
+    errors.OutcomeUnknown.code,
+    errors.OutOfSequence.code,
+    errors.Busy.code,
+    errors.NotLeader.code,
+    errors.DiskFull.code,
+}
 
 
 class Sender:

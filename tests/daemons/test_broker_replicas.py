@@ -35,8 +35,17 @@ def test_w6_r26_orders_for_an_earlier_life_are_not_followed(world: World) -> Non
     row = wanted_row(5, [[1, 7]])
     brokers = [[1, "one:1", "one:2", "h"], [2, "two:1", "two:2", "h"]]
     for life in (0, LIFE - 1, LIFE + 1):
-        answer(world, orders(life=life, version=9, wanted=[row], gone=[[GROUP, 1]], brokers=brokers,
-                             transfers=[[GROUP, 3]]))  # fmt: skip
+        answer(
+            world,
+            orders(
+                life=life,
+                version=9,
+                wanted=[row],
+                gone=[[GROUP, 1]],
+                brokers=brokers,
+                transfers=[[GROUP, 3]],
+            ),
+        )
         assert set(world.engine.replicas) == {GROUP} and not world.engine.transfers
     assert world.broker.manager_link.version == 0
     # But where the others are may be told by anybody, or nobody could be reached.

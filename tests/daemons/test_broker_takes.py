@@ -51,9 +51,10 @@ def test_takes_of_a_turn_share_an_entry_and_an_answer(world: World) -> None:
     assert [rows[asked + n][:4] for n in range(5)] == [[0, 0, 2, [[0, 0]]]] * 5
     wrong = {number: row[0] for number, row in rows.items() if row[0]}
     assert wrong == {
-        asked + 5: errors.InvalidName.code, asked + 6: errors.UnknownPartition.code,
+        asked + 5: errors.InvalidName.code,
+        asked + 6: errors.UnknownPartition.code,
         other: errors.InvalidRequest.code,
-    }  # fmt: skip
+    }
     assert "a b" in rows[asked + 5][4]["message"] and rows[other + 1][:3] == [0, 0, 1]
     with pytest.raises(errors.InvalidRequest, match="256 at most"):
         world.ask(protocol.TAKE, takes * 52)

@@ -134,9 +134,10 @@ def test_what_it_alone_has_is_kept_when_another_replica_takes_its_place(tmp_path
         assert GROUP not in one.engine.refused and not one.engine.closing.closed
         folder = Path(str(events.of("closed-group-kept")[0]["folder"]))
         found = {
-            at.record.index for at in wal_logs.records(folder)
+            at.record.index
+            for at in wal_logs.records(folder)
             if at.record.kind == f.ENTRY and at.record.group == GROUP
-        }  # fmt: skip
+        }
         assert committed in found and committed - MORE + 1 in found
         net.until("removed", lambda: GROUP not in one.engine.removals_in_progress)
         voters = [t.replica_id(node, 1) for node in (2, 3)]
@@ -184,9 +185,10 @@ def test_entries_that_are_moved_before_their_segments_are_linked_are_kept_too(
         (told,) = events.of("closed-group-kept")
         assert told["segments"] == 1
         found = {
-            at.record.index for at in wal_logs.records(Path(str(told["folder"])))
+            at.record.index
+            for at in wal_logs.records(Path(str(told["folder"])))
             if at.record.kind == f.ENTRY and at.record.group == GROUP
-        }  # fmt: skip
+        }
         assert committed in found and committed - MORE + 1 in found
 
 
@@ -362,9 +364,18 @@ def test_of_many_closed_groups_all_are_told_in_some_beats(tmp_path: Path) -> Non
         net.until("leads", lambda: all(r.is_ready for r in one.engine.replicas.values()))
         closing, host, cluster_view = one.engine.closing, one.engine.host, ClusterView()
         beat = {
-            "disk": "d", "incarnation": 1, "address": "a", "peer": "p", "host": "h", "version": 0,
-            "producers": [], "consumers": [], "disk_low": False, "free_bytes": 0, "load": 0,
-        }  # fmt: skip
+            "disk": "d",
+            "incarnation": 1,
+            "address": "a",
+            "peer": "p",
+            "host": "h",
+            "version": 0,
+            "producers": [],
+            "consumers": [],
+            "disk_low": False,
+            "free_bytes": 0,
+            "load": 0,
+        }
         reports = [[group, 1, True, 1, 1, 0, 0, 0, None] for group in range(1, count + 1)]
         cluster_view.receive_broker_heartbeat(
             1, beat | {"full": True, "groups": reports, "lost": []}, 0, 0

@@ -10,9 +10,12 @@ from myqueue.daemons.main import run_daemon
 from myqueue.errors import InvalidSetting
 
 FLAGS: dict[str, Any] = {
-    "id": 1, "data": "d", "listen": "127.0.0.1:9292", "peer_listen": "127.0.0.1:9392",
+    "id": 1,
+    "data": "d",
+    "listen": "127.0.0.1:9292",
+    "peer_listen": "127.0.0.1:9392",
     "managers": ["1@127.0.0.1:9192"],
-}  # fmt: skip
+}
 
 
 def test_flag_over_environment_over_file_over_default(tmp_path: Path) -> None:

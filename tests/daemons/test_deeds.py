@@ -59,16 +59,18 @@ def test_what_a_repeat_asks_for_is_not_told_as_done() -> None:
     cluster.update("create_topic", topic="orders")
     settings = {"topic": "orders", "settings": {"retention_ms": 60_000}}
     for operation, arguments, kind in (
-        ("alter_topic", settings, protocol.UPDATED), ("alter_topic", settings, protocol.UPDATED),
+        ("alter_topic", settings, protocol.UPDATED),
+        ("alter_topic", settings, protocol.UPDATED),
         ("delete_topic", {"topic": "orders"}, protocol.ERROR),
-    ):  # fmt: skip
+    ):
         cluster.ask(protocol.UPDATE, b"k" * 16, operation, arguments)
         cluster.commit()
         assert cluster.answer()[0] == kind
     assert "orders" in cluster.tables.topics
     assert [event for event, _ in cluster.lines if event.endswith("-topic")] == [
-        "create-topic", "alter-topic",
-    ]  # fmt: skip
+        "create-topic",
+        "alter-topic",
+    ]
 
 
 def test_what_came_too_late_is_not_told() -> None:

@@ -209,9 +209,7 @@ def test_what_follows_a_snapshot_that_was_not_taken_over_is_not_logged(tmp_path:
         replica.node.applied_index = 99
         snapshot = t.Snapshot(99, 9, replica.node.config, 100, 9, 99, 0, b"")
         entry = (100, 9, 99, 1, 0, t.DATA, 0, b"x")
-        one.engine._persist(
-            [t.PersistSnapshot(GROUP, snapshot), t.PersistEntries(GROUP, [entry])]
-        )  # fmt: skip
+        one.engine._persist([t.PersistSnapshot(GROUP, snapshot), t.PersistEntries(GROUP, [entry])])
         assert one.log.journal.group(GROUP).last_index == last
         net.until("closed", lambda: is_closed(one))
 

@@ -115,8 +115,11 @@ def test_errors_stand_in_their_part(world: World) -> None:
     world.ask(protocol.FETCH, 9_000, 1, LOTS, [[GROUP, 1], [GROUP + 1, 0], [5, 0], [GROUP, 0]])
     ((envelope, frames),) = world.turn()
     assert [row[1] for row in envelope[3]] == [
-        0, errors.CorruptData.code, errors.UnknownPartition.code, 0,
-    ]  # fmt: skip
+        0,
+        errors.CorruptData.code,
+        errors.UnknownPartition.code,
+        0,
+    ]
     assert envelope[3][0][2:4] == [0, 1] and len(frames) == 1
 
 

@@ -41,9 +41,19 @@ GROUP = 1
 def node_of(replica: int = ONE) -> RaftNode:
     config = ConfigHistory(0, Config((ONE, TWO, THREE)))
     return RaftNode(
-        GROUP, replica, config, RaftLog(), term=0, vote=0, applied_index=0, commit_index=0,
-        settings=RaftSettings(), random=Random(1), heard={}, now=0,
-    )  # fmt: skip
+        GROUP,
+        replica,
+        config,
+        RaftLog(),
+        term=0,
+        vote=0,
+        applied_index=0,
+        commit_index=0,
+        settings=RaftSettings(),
+        random=Random(1),
+        heard={},
+        now=0,
+    )
 
 
 # -- the core -------------------------------------------------------------------------------------
@@ -94,9 +104,15 @@ def test_with_an_entry_all_is_as_ever() -> None:
 
 def beat(cluster_view: ClusterView, node: int, now: int, **more: Any) -> None:
     state = {
-        "disk": f"d{node}", "incarnation": 1, "address": "a:1", "peer": "a:2", "host": "h",
-        "applied": 0, "producers": [], "consumers": [],
-    }  # fmt: skip
+        "disk": f"d{node}",
+        "incarnation": 1,
+        "address": "a:1",
+        "peer": "a:2",
+        "host": "h",
+        "applied": 0,
+        "producers": [],
+        "consumers": [],
+    }
     cluster_view.receive_manager_heartbeat(node, state | more, now, now)
 
 

@@ -33,9 +33,7 @@ class Client:
         shares = self.shares
         if not shares.member or shares.has_ended(now):
             return {}
-        return {
-            group: share.epoch for group, share in shares.by_group.items() if shares.has(group)
-        }  # fmt: skip
+        return {group: share.epoch for group, share in shares.by_group.items() if shares.has(group)}
 
 
 class World(Cluster):

@@ -102,9 +102,12 @@ def same_key(text: bytes, codec: int = batch.PLAIN, time_ms: int = WALL_MS, **mo
 
 
 OTHERS = [
-    same_key(b"b"), same_key(b"b", batch.ZLIB), same_key(b"a", keys=[b"k", None]),
-    same_key(b"aa"), same_key(b"a", headers=[{"h": b"1"}, None]),
-]  # fmt: skip
+    same_key(b"b"),
+    same_key(b"b", batch.ZLIB),
+    same_key(b"a", keys=[b"k", None]),
+    same_key(b"aa"),
+    same_key(b"a", headers=[{"h": b"1"}, None]),
+]
 SAME = [same_key(b"a"), same_key(b"a", time_ms=WALL_MS + 9), same_key(b"a", batch.ZLIB)]
 
 

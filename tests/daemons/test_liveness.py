@@ -118,12 +118,19 @@ def test_sizes_are_the_leaders_or_the_longest(heard: Heard) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"disk": 5}, {"incarnation": -1}, {"version": None}, {"full": 1}, {"held": ["x"]},
-        {"groups": [[1, 2, 3]]}, {"groups": [[7, 5, 1, 3, 0, 0, 0, 0, None]]},
-        {"groups": [[7, 5, True, 3, 0, 0, 0, 0, [[1, 2]]]]}, {"lost": [7]}, {"load": 1.5},
+        {"disk": 5},
+        {"incarnation": -1},
+        {"version": None},
+        {"full": 1},
+        {"held": ["x"]},
+        {"groups": [[1, 2, 3]]},
+        {"groups": [[7, 5, 1, 3, 0, 0, 0, 0, None]]},
+        {"groups": [[7, 5, True, 3, 0, 0, 0, 0, [[1, 2]]]]},
+        {"lost": [7]},
+        {"load": 1.5},
         {"producers": [True]},
     ],
-)  # fmt: skip
+)
 def test_a_malformed_beat_changes_nothing(heard: Heard, changes: dict[str, Any]) -> None:
     broker = FakeBroker(1)
     with pytest.raises(InvalidRequest):
@@ -146,8 +153,9 @@ def test_activity_is_taken_once_in_the_order_of_ids() -> None:
     activity.record(0, 5, 90, is_direct=False)
     activity.record(1, 5, 300, is_direct=False)
     assert activity.take(10, direct_only=False) == {
-        "producers": [[3, 200], [5, 100]], "consumers": [[5, 300]],
-    }  # fmt: skip
+        "producers": [[3, 200], [5, 100]],
+        "consumers": [[5, 300]],
+    }
     assert activity.take(10, direct_only=False) == {"producers": [], "consumers": []}
     assert activity.last_seen_wall_ms(0, 5) == 100
     assert activity.last_seen_wall_ms(1, 9) == 0

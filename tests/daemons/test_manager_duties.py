@@ -31,10 +31,17 @@ def test_brokers_register_by_their_beats() -> None:
     cluster.brokers[1] = FakeBroker(1)
     orders = cluster.beat(1)
     assert orders == {
-        "version": 0, "life": 0, "life_from": 0, "more": False, "wanted": None, "gone": [],
-        "transfers": [], "brokers": None, "wall_ms": cluster.engine.wall_ms(),
+        "version": 0,
+        "life": 0,
+        "life_from": 0,
+        "more": False,
+        "wanted": None,
+        "gone": [],
+        "transfers": [],
+        "brokers": None,
+        "wall_ms": cluster.engine.wall_ms(),
         "managers": [1, 2, 3],
-    }  # fmt: skip
+    }
     cluster.turn()
     row = cluster.tables.brokers[1]
     assert (row.disk, row.address, row.host) == ("disk-1", "tcp://127.0.0.1:9292", "host-1")
@@ -83,9 +90,17 @@ def test_orders_name_what_a_broker_should_hold() -> None:
     (partition,) = topic.partitions
     assert orders["version"] == cluster.tables.brokers[1].version
     assert orders["wanted"] == [
-        [partition.group, "orders", 0, topic.uid, [list(one) for one in partition.replicas],
-         topic.settings, [], 0]
-    ]  # fmt: skip
+        [
+            partition.group,
+            "orders",
+            0,
+            topic.uid,
+            [list(one) for one in partition.replicas],
+            topic.settings,
+            [],
+            0,
+        ]
+    ]
     assert orders["brokers"] == [
         [n, f"tcp://127.0.0.1:{9291 + n}", f"127.0.0.1:{9391 + n}", f"host-{n}"] for n in (1, 2)
     ]
@@ -290,8 +305,9 @@ def test_brokers_with_what_they_hold_and_lead() -> None:
     cluster.lead_all()
     rows = cluster.read("brokers")["brokers"]
     assert [(r["node"], r["replicas"], r["leads"], r["should_lead"]) for r in rows] == [
-        (1, 4, 2, 2), (2, 4, 2, 2),
-    ]  # fmt: skip
+        (1, 4, 2, 2),
+        (2, 4, 2, 2),
+    ]
     assert all(r["alive"] and r["state"] == "active" and r["load"] == 5 for r in rows)
 
 
@@ -343,9 +359,14 @@ def test_problems_are_named() -> None:
     assert problems(cluster) == ["disk-low", "stray-group"]
     group = next(iter(cluster.brokers[1].groups))
     told = {
-        "segment": "7.seg", "position": 512, "found": "scrub", "what": "a payload", "since_ms": 1,
-        "state": "being emptied", "groups": [group],
-    }  # fmt: skip
+        "segment": "7.seg",
+        "position": 512,
+        "found": "scrub",
+        "what": "a payload",
+        "since_ms": 1,
+        "state": "being emptied",
+        "groups": [group],
+    }
     cluster.beat(1, disk_low=True, damaged=[told])
     assert problems(cluster) == ["damaged", "disk-low", "stray-group"]
     [row] = [r for r in cluster.read("problems")["problems"] if r["problem"] == "damaged"]
@@ -356,9 +377,7 @@ def test_problems_are_named() -> None:
     cluster.beat(1, disk_low=True)
     assert problems(cluster) == ["disk-low", "stray-group"]
     cluster.engine.now += BROKER_SILENT_AFTER_MS + 1
-    assert problems(cluster) == [
-        "broker-silent", "leaderless", "stray-group", "under-replicated",
-    ]  # fmt: skip
+    assert problems(cluster) == ["broker-silent", "leaderless", "stray-group", "under-replicated"]
     cluster.follow(0)
     assert "managers-leaderless" in problems(cluster)
 
@@ -370,9 +389,14 @@ def test_the_cluster_in_numbers() -> None:
     found = cluster.read("cluster")
     assert found["cluster"] == "test" and found["leader"] == 1
     assert found["counts"] == {
-        "topics": 1, "partitions": 3, "brokers": 2, "managers": 3, "producers": 1, "consumers": 0,
+        "topics": 1,
+        "partitions": 3,
+        "brokers": 2,
+        "managers": 3,
+        "producers": 1,
+        "consumers": 0,
         "groups_to_remove": 0,
-    }  # fmt: skip
+    }
     assert found["settings"]["inactive_ms"] == 30_000
 
 

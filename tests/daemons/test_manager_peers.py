@@ -18,8 +18,9 @@ def test_managers_know_each_other_and_their_disks() -> None:
     cluster.manager_beat(2)
     cluster.turn()
     assert {n: row.disk for n, row in cluster.tables.managers.items()} == {
-        1: "manager-disk-1", 2: "manager-disk-2",
-    }  # fmt: skip
+        1: "manager-disk-1",
+        2: "manager-disk-2",
+    }
     rows = {row["node"]: row for row in cluster.read("managers")["managers"]}
     assert [rows[n]["alive"] for n in (1, 2, 3)] == [True, True, False]
     assert rows[1]["leader"] and not rows[2]["leader"]

@@ -26,9 +26,7 @@ def rig() -> Rig:
 def test_create_topic_answers_its_groups(rig: Rig) -> None:
     result = rig.run("create_topic", topic="orders", partitions=4, settings={"retention_ms": 5})
     topic = rig.machine.tables.topics["orders"]
-    assert result == {
-        "topic_uid": topic.uid, "partitions": [one.group for one in topic.partitions],
-    }  # fmt: skip
+    assert result == {"topic_uid": topic.uid, "partitions": [one.group for one in topic.partitions]}
     assert topic.settings == default_settings(TOPIC_SETTINGS) | {"retention_ms": 5}
     assert [len(one.replicas) for one in topic.partitions] == [3] * 4
     uids = [topic.uid, *result["partitions"]]

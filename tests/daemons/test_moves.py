@@ -139,8 +139,12 @@ def test_r2_a_lost_replica_is_made_anew_on_its_broker() -> None:
 
 def test_w7_a_new_disk_is_heard_when_the_old_one_is_silent_and_filled_bit_by_bit() -> None:
     cluster = Moving(3, t=12)
-    old = {one for topic in cluster.tables.topics.values() for p in topic.partitions
-           for one in p.replicas}  # fmt: skip
+    old = {
+        one
+        for topic in cluster.tables.topics.values()
+        for p in topic.partitions
+        for one in p.replicas
+    }
     cluster.kill(2)
     cluster.start(2, disk="another")
     with pytest.raises(errors.IdentityMismatch):
@@ -341,13 +345,20 @@ def test_a_broker_is_removed_by_force_and_its_replicas_are_made_elsewhere() -> N
     cluster.update("create_topic", topic="single", partitions=4, replication=1)
     cluster.kill(2)
     cluster.pass_time(1500)
-    (alone,) = [f"single/{n}" for n, one in enumerate(cluster.tables.topics["single"].partitions)
-                if one.nodes == [2]]  # fmt: skip
+    (alone,) = [
+        f"single/{n}"
+        for n, one in enumerate(cluster.tables.topics["single"].partitions)
+        if one.nodes == [2]
+    ]
     assert cluster.update("remove_broker", node=2, force=True) == {
-        "node": 2, "replicas": 10, "lost": 1, "stranded": 0, "lost_partitions": [alone],
+        "node": 2,
+        "replicas": 10,
+        "lost": 1,
+        "stranded": 0,
+        "lost_partitions": [alone],
         "stranded_partitions": [],
         "missed": f"it alone has {alone}, whose messages are lost without it",
-    }  # fmt: skip
+    }
     cluster.until("whole again", lambda: not cluster.tables.moving)
     for group in cluster.tables.groups:
         topic, _ = cluster.tables.groups[group]

@@ -331,8 +331,9 @@ def test_what_hangs_on_a_broker_is_named_before_it_is_removed() -> None:
     cluster.pass_time(1500)
     cluster.kill(1)
     cluster.pass_time(1500)
-    with_both = {n for n, one in enumerate(cluster.tables.topics["t"].partitions)
-                 if {1, 2} <= set(one.nodes)}  # fmt: skip
+    with_both = {
+        n for n, one in enumerate(cluster.tables.topics["t"].partitions) if {1, 2} <= set(one.nodes)
+    }
     assert 0 < len(with_both) < 12
     with pytest.raises(AssertionError, match=r"too few replicas of t/.* answer: nobody can read"):
         cluster.update("remove_broker", node=2)

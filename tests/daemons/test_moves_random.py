@@ -70,9 +70,8 @@ class Troubled:
         for group in cluster.tables.groups:
             config = cluster.configs[group]
             able = [
-                one for one in config.voters
-                if cluster.holds(one, group) and node_of(one) != node
-            ]  # fmt: skip
+                one for one in config.voters if cluster.holds(one, group) and node_of(one) != node
+            ]
             left = [one for one in config.voters if node_of(one) != node]
             if 2 * len(able) <= len(config.voters) and len(left) < len(config.voters):
                 return False

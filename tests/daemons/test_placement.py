@@ -53,8 +53,11 @@ def test_mixed_replication_stays_nearly_even(count: int, data: st.DataObject) ->
         assert spread([one.leaders for one in brokers]) <= 2
 
 
-@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 50), st.integers(0, 50)), min_size=1),
-       st.integers(1, 5), st.integers(0, 30))  # fmt: skip
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 50), st.integers(0, 50)), min_size=1),
+    st.integers(1, 5),
+    st.integers(0, 30),
+)
 def test_hosts_are_distinct_where_possible(
     given: list[tuple[int, int, int]], replication: int, count: int
 ) -> None:

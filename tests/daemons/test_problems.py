@@ -60,8 +60,9 @@ def test_who_was_killed_is_silent_at_once() -> None:
     cluster.engine.cut_off = {"broker 2", "manager 3"}
     found = cluster.read("problems")["problems"]
     assert [(one["problem"], one.get("node")) for one in found[:2]] == [
-        ("manager-silent", 3), ("broker-silent", 2),
-    ]  # fmt: skip
+        ("manager-silent", 3),
+        ("broker-silent", 2),
+    ]
     rest = [one["problem"] for one in found[2:]]
     assert rest == ["leaderless"] + ["under-replicated"] * 3
     cluster.engine.cut_off.clear()

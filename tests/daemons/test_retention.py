@@ -111,8 +111,9 @@ class Leader:
     def rows(self) -> list[Row]:
         log = self.world.replica.log
         entries = log.in_memory(log.memory_first, log.last_index) or []
-        return [row(e[t.INDEX], e[t.OFFSET], e[t.COUNT], len(e[t.PAYLOAD]), e[t.TIME])
-                for e in entries]  # fmt: skip
+        return [
+            row(e[t.INDEX], e[t.OFFSET], e[t.COUNT], len(e[t.PAYLOAD]), e[t.TIME]) for e in entries
+        ]
 
     def _rows(self, _group: int, first: int, last: int, _bytes: int) -> list[Row]:
         return [one for one in self.rows() if first <= one.index <= last]

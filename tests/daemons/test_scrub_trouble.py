@@ -88,9 +88,10 @@ def test_synced_writes_that_read_as_zeros_are_lost_ones(tmp_path: Path) -> None:
         before = kit.payloads(node)
         path, row = kit.place_of(node, node.replica(GROUP).node.log.last_index - 1)
         batches = [
-            one.record.position for one in wal_logs.records(node.folder / "wal")
+            one.record.position
+            for one in wal_logs.records(node.folder / "wal")
             if one.path == path and one.record.kind == f.MARK and one.record.position < row.position
-        ]  # fmt: skip
+        ]
         begin = max(batches)
         with path.open("r+b") as file:
             file.seek(begin)

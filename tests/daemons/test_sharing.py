@@ -60,10 +60,10 @@ def test_equal_wishes_differ_by_one_at_most(members: set[int], sizes: list[int])
 
 @settings(max_examples=200)
 @given(
-    st.sets(st.integers(1, 9), min_size=1, max_size=6), SIZES, st.dictionaries(
-        st.integers(0, 409), st.integers(1, 12), max_size=30
-    ),
-)  # fmt: skip
+    st.sets(st.integers(1, 9), min_size=1, max_size=6),
+    SIZES,
+    st.dictionaries(st.integers(0, 409), st.integers(1, 12), max_size=30),
+)
 def test_as_few_move_as_evenness_allows(
     members: set[int], sizes: list[int], had: dict[int, int]
 ) -> None:

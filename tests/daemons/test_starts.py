@@ -54,8 +54,9 @@ def test_each_replica_cuts_its_log_behind_a_snapshot(tmp_path: Path) -> None:
             net.until("cut", lambda at=node: first_index(at) == 25)
             assert node.replica().machine.start == 23  # the first entry of a term has no message
             assert node.replica().machine.bytes_kept == 12 * 100
-        net.until("on disk", lambda: not any(
-            node.log.journal.queued_bytes for node in net.nodes.values()))  # fmt: skip
+        net.until(
+            "on disk", lambda: not any(node.log.journal.queued_bytes for node in net.nodes.values())
+        )
         for node in net.nodes.values():
             node.close()
             state, cuts = 0, 0

@@ -240,10 +240,14 @@ def test_a_group_that_is_given_positions_knows_of_the_topic() -> None:
 def test_what_is_wrong_is_refused() -> None:
     group = Group()
     for arguments in (
-        {"group": "g"}, {"group": "g", "topics": []}, {"group": "g", "topics": ["bad name"]},
-        {"group": "g/h", "topics": ["t"]}, {"group": "g", "topics": ["t"], "session_ms": 999},
-        {"group": "g", "topics": ["t"], "colour": 1}, {"group": "g", "topics": [1]},
-    ):  # fmt: skip
+        {"group": "g"},
+        {"group": "g", "topics": []},
+        {"group": "g", "topics": ["bad name"]},
+        {"group": "g/h", "topics": ["t"]},
+        {"group": "g", "topics": ["t"], "session_ms": 999},
+        {"group": "g", "topics": ["t"], "colour": 1},
+        {"group": "g", "topics": [1]},
+    ):
         group.rig.refused("join_group", **arguments)
     assert isinstance(group.rig.refused("end_reset", group="g", epoch=1), errors.UnknownGroup)
     group.join()

@@ -113,8 +113,10 @@ def check(events: Iterable[list[Any]]) -> Report:
     for judge in judges:
         judge.judge()
     counts = messages.counts() | {
-        "taken": takes.count, "commits": positions.committed, "faults": len(waits.faults),
-    }  # fmt: skip
+        "taken": takes.count,
+        "commits": positions.committed,
+        "faults": len(waits.faults),
+    }
     kinds = Counter(fault.kind for fault in waits.faults.values())
     return Report(counts, violations, kinds, waits.by_kind(), waits.errors)
 
@@ -168,10 +170,11 @@ class Waits:
     def _is_shadowed(self, fault: Fault) -> bool:
         """Another one left no majority at that time; who waited, waited for that."""
         return any(
-            not one.majority and one.begin_s < fault.end_s + AFTER_S
+            not one.majority
+            and one.begin_s < fault.end_s + AFTER_S
             and fault.begin_s < one.end_s + AFTER_S
             for one in self.faults.values()
-        )  # fmt: skip
+        )
 
 
 def events_of(path: Path) -> Iterator[list[Any]]:

@@ -96,9 +96,15 @@ class Writer(Client):
     """Sends at a steady rate. `how`: "steady" to each partition in turn, "keyed", or "free"."""
 
     def __init__(
-        self, name: str, history: History, cluster: str, topic: str, how: str, rate: float,
+        self,
+        name: str,
+        history: History,
+        cluster: str,
+        topic: str,
+        how: str,
+        rate: float,
         partitions: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(name, history)
         self.cluster, self.topic, self.how, self.partitions = cluster, topic, how, partitions
         self.pause_s, self.due = 1 / rate, time.monotonic()
@@ -112,9 +118,11 @@ class Writer(Client):
         self.known_as = f"{self.name}.{self.sessions}"
         self.history.note("client", self.known_as, "ordered")
         self.producer = Producer(
-            self.cluster, delivery_timeout_ms=DELIVERY_MS, max_block_ms=DELIVERY_MS,
+            self.cluster,
+            delivery_timeout_ms=DELIVERY_MS,
+            max_block_ms=DELIVERY_MS,
             max_buffered_bytes=4 << 20,
-        )  # fmt: skip
+        )
 
     def turn(self) -> None:
         if self.stopped.wait(max(0.0, self.due - time.monotonic())):
@@ -215,9 +223,14 @@ class Reader(Client):
     """
 
     def __init__(
-        self, name: str, history: History, cluster: str, topic: str, consumer_id: int | None,
+        self,
+        name: str,
+        history: History,
+        cluster: str,
+        topic: str,
+        consumer_id: int | None,
         seed: int = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(name, history)
         self.cluster, self.topic, self.id = cluster, topic, consumer_id
         self.random = Random(seed)

@@ -32,10 +32,15 @@ class Crowd:
         self.writers: list[Client] = [
             Writer(f"{how}{n}", history, where, topic, how, rate, partitions)
             for n, (how, rate) in enumerate(
-                [("steady", STEADY_PER_S), ("steady", STEADY_PER_S),
-                 ("keyed", OTHERS_PER_S), ("free", OTHERS_PER_S)], 1,
+                [
+                    ("steady", STEADY_PER_S),
+                    ("steady", STEADY_PER_S),
+                    ("keyed", OTHERS_PER_S),
+                    ("free", OTHERS_PER_S),
+                ],
+                1,
             )
-        ]  # fmt: skip
+        ]
         self.writers.append(OnceWriter("once", history, where, topic, next(seeds)))
         self.volatile = Volatile("volatile", history, where, next(seeds))
         self.readers = [

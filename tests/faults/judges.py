@@ -83,9 +83,9 @@ class Messages:
             self.found("NEVER_SENT", f"{name} was acknowledged and not sent")
         elif (peak := peaks.before(sent[0])) > offset:
             self.found(
-                "OVERTAKEN", f"{name} is at {place}, but offset {peak} had been acknowledged"
-                " before it was sent",
-            )  # fmt: skip
+                "OVERTAKEN",
+                f"{name} is at {place}, but offset {peak} had been acknowledged before it was sent",
+            )
         peaks.add(at, offset)
 
     def on_fail(
@@ -158,9 +158,9 @@ class Messages:
         for name, (outcome, error) in self.failed.items():
             if outcome == "none" and name in self.where:
                 self.found(
-                    "AFTER_FAILURE", f"{name} failed for certain ({error}), and is at"
-                    f" {self.where[name]}",
-                )  # fmt: skip
+                    "AFTER_FAILURE",
+                    f"{name} failed for certain ({error}), and is at {self.where[name]}",
+                )
         for (topic, partition), log in self.log.items():
             self._judge_order(topic, partition, log)
         if self._ended:
@@ -197,6 +197,9 @@ class Messages:
     def counts(self) -> dict[str, int]:
         unknown = sum(outcome != "none" for outcome, _ in self.failed.values())
         return {
-            "sent": len(self.sent), "acknowledged": len(self.acked),
-            "failed": len(self.failed), "unknown": unknown, "read": self.read,
-        }  # fmt: skip
+            "sent": len(self.sent),
+            "acknowledged": len(self.acked),
+            "failed": len(self.failed),
+            "unknown": unknown,
+            "read": self.read,
+        }

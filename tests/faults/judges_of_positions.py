@@ -120,9 +120,17 @@ class Members:
         )
 
     def on_got(
-        self, at: float, member: str, group: str, topic: str, partition: int, epoch: int,
-        asked: float, first: int, names: list[str],
-    ) -> None:  # fmt: skip
+        self,
+        at: float,
+        member: str,
+        group: str,
+        topic: str,
+        partition: int,
+        epoch: int,
+        asked: float,
+        first: int,
+        names: list[str],
+    ) -> None:
         row = member, asked, at, first, first + len(names)
         self.got[group, topic, partition][epoch].append(row)
         for step, name in enumerate(names):

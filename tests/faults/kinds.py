@@ -122,9 +122,11 @@ def drain(nemesis: Nemesis) -> Fault | None:
         return None
     admin = nemesis.cluster.admin
     return Fault(
-        (), lambda: quietly(lambda: admin.drain_broker(name[1])),
-        lambda: quietly(lambda: admin.undrain_broker(name[1])), (1.0, 6.0),
-    )  # fmt: skip
+        (),
+        lambda: quietly(lambda: admin.drain_broker(name[1])),
+        lambda: quietly(lambda: admin.undrain_broker(name[1])),
+        (1.0, 6.0),
+    )
 
 
 def come_or_go(nemesis: Nemesis) -> Fault | None:

@@ -28,8 +28,9 @@ class Tracer:
         words = [word for one in inject for word in ("-e", f"inject={one}")]
         self.process = subprocess.Popen(
             ["strace", "-f", "-o", str(notes), "-p", str(pid), "-e", f"trace={calls}", *words],
-            stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+            stderr=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL,
+        )
         wait_for("strace to hold the daemon", lambda: self._holds(pid), ATTACH_S)
 
     def _holds(self, pid: int) -> bool:
@@ -151,6 +152,7 @@ def ended(nemesis: Nemesis, name: Name) -> bool:
 
 
 DISKS = [
-    Kind("slow sync", GENTLE, 2, slow_sync), Kind("no room", GENTLE, 2, no_room),
+    Kind("slow sync", GENTLE, 2, slow_sync),
+    Kind("no room", GENTLE, 2, no_room),
     Kind("EIO", GENTLE, 2, broken),
-]  # fmt: skip
+]

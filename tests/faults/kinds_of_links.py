@@ -98,9 +98,11 @@ def slow(nemesis: Nemesis) -> Fault | None:
         return None
     network, kbit_s = nemesis.hosts.network, nemesis.random.randint(*KBIT_S)
     return Fault(
-        (name,), partial(network.slow, host_of(name), kbit_s),
-        partial(network.speed_up, host_of(name)), CUT_S,
-    )  # fmt: skip
+        (name,),
+        partial(network.slow, host_of(name), kbit_s),
+        partial(network.speed_up, host_of(name)),
+        CUT_S,
+    )
 
 
 def halves(nemesis: Nemesis) -> Fault | None:

@@ -58,9 +58,14 @@ class Nemesis:
     """See the chapter's head."""
 
     def __init__(
-        self, cluster: Cluster, history: History, topic: str, partitions: int, random: Random,
+        self,
+        cluster: Cluster,
+        history: History,
+        topic: str,
+        partitions: int,
+        random: Random,
         kinds: Iterable[Kind],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.cluster, self.history, self.random = cluster, history, random
         self.topic, self.partitions = topic, partitions
         self.kinds = list(kinds)

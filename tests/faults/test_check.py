@@ -86,9 +86,13 @@ def a_reader_stops_early(events: list[Event]) -> None:
 
 def one_message_is_twice(events: list[Event]) -> None:
     ack = acknowledged(events)
-    rename(events, f"{ack[2]}:{ack[4]}", next(
-        f"{one[2]}:{one[4]}" for one in of(events, "ack") if one[0] < ack[0] and one[3] == "t"
-    ))  # fmt: skip
+    rename(
+        events,
+        f"{ack[2]}:{ack[4]}",
+        next(
+            f"{one[2]}:{one[4]}" for one in of(events, "ack") if one[0] < ack[0] and one[3] == "t"
+        ),
+    )
 
 
 def a_repeat_is_acknowledged_elsewhere(events: list[Event]) -> None:
@@ -189,9 +193,10 @@ def a_groups_position_goes_back(events: list[Event]) -> None:
 def goes_back(events: list[Event], who: str) -> None:
     committed = next(e for e in of(events, "committed") if e[2] == who and e[5] > 0)
     told = next(
-        event for event in of(events, "position")
+        event
+        for event in of(events, "position")
         if event[2] == who and event[4] == committed[4] and event[6] > committed[0]
-    )  # fmt: skip
+    )
     told[5] = 0
 
 
@@ -202,12 +207,13 @@ def a_position_is_ahead(events: list[Event]) -> None:
 def it_reads_on_too_early(events: list[Event]) -> None:
     resumed = of(events, "resume")[-1]
     later = [event for event in reads(events, "r1") if event[0] > resumed[0] and event[5] > 2]
-    event = next(event for event in later if event[5] == min(
-        one[5] for one in later if one[4] == event[4]
-    ))  # fmt: skip
-    events.insert(events.index(event), [event[0], "read", "r1", "t", event[4], 0, names_from_0(
-        events, event[4]
-    )])  # fmt: skip
+    event = next(
+        event for event in later if event[5] == min(one[5] for one in later if one[4] == event[4])
+    )
+    events.insert(
+        events.index(event),
+        [event[0], "read", "r1", "t", event[4], 0, names_from_0(events, event[4])],
+    )
 
 
 def names_from_0(events: list[Event], partition: int) -> list[str]:
@@ -223,10 +229,19 @@ def an_old_member_gets_more(events: list[Event]) -> None:
     """In the epoch before, when the next one had begun."""
     later = [event for event in of(events, "got") if event[6] > 1]
     event = later[0]
-    events.insert(events.index(event) + 1, [
-        event[0] + 0.0001, "got", "m1", *event[3:6], event[6] - 1, event[0] + 0.00005,
-        before_epoch(events, event), list(event[-1]),
-    ])  # fmt: skip
+    events.insert(
+        events.index(event) + 1,
+        [
+            event[0] + 0.0001,
+            "got",
+            "m1",
+            *event[3:6],
+            event[6] - 1,
+            event[0] + 0.00005,
+            before_epoch(events, event),
+            list(event[-1]),
+        ],
+    )
 
 
 def before_epoch(events: list[Event], event: Event) -> int:
@@ -351,9 +366,12 @@ def test_the_checker_is_a_program_too(tmp_path: Path) -> None:
     broken.write_text("".join(json.dumps(event) + "\n" for event in events))
     for file, code, word in ((sound, 0, "acknowledged"), (broken, 1, "BROKEN: TWICE")):
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "faults.check", str(file)], capture_output=True, text=True,
-            env=os.environ | {"PYTHONPATH": str(TESTS)}, check=False,
-        )  # fmt: skip
+            [sys.executable, "-P", "-m", "faults.check", str(file)],
+            capture_output=True,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(TESTS)},
+            check=False,
+        )
         assert (done.returncode, word in done.stdout) == (code, True), done.stdout + done.stderr
 
 

@@ -196,8 +196,9 @@ def test_one_broker_is_full_and_nobody_notices(tmp_path: Path, disk: Path) -> No
         assert [one.result(60) for one in done], "a majority has room"
         wait_for(
             "leaders with room",
-            lambda: all(cluster.leader_of("t", n) != BROKERS[0] for n in parts), 60,
-        )  # fmt: skip
+            lambda: all(cluster.leader_of("t", n) != BROKERS[0] for n in parts),
+            60,
+        )
         cluster.check_alive()
         ballast.unlink()
         cluster.wait_healthy(60)

@@ -53,10 +53,14 @@ EPISODE_MIN = 10.0  # then everything is healed and judged, and a new history be
 
 @pytest.mark.slow
 def test_nemesis(
-    tmp_path: Path, minutes: float | None, seed: int | None, full: bool,
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    minutes: float | None,
+    seed: int | None,
+    full: bool,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     folder = request.config.getoption("--go-on") or tmp_path
     before = histories_of(folder)
     if before:
@@ -167,9 +171,14 @@ class Episode:
     """Faults and clients at once, then peace, then the verdict. The cluster is stopped then."""
 
     def __init__(
-        self, cluster: Cluster, folder: Path, seed: int, number: int, kinds: list[Kind],
+        self,
+        cluster: Cluster,
+        folder: Path,
+        seed: int,
+        number: int,
+        kinds: list[Kind],
         damaged: defaultdict[Name, set[Path]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.cluster, self.folder, self.name = cluster, folder, f"nemesis-{seed}-{number}"
         self.topic = f"t{number}"
         random = Random(f"{seed} {number}")

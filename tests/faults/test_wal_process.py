@@ -38,8 +38,10 @@ class Life:
         with open(self.errors, "wb") as errors:
             self.process = subprocess.Popen(
                 [*command, "--seed", str(seed), *options],
-                stdout=subprocess.PIPE, stderr=errors, env=os.environ | paths,
-            )  # fmt: skip
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=os.environ | paths,
+            )
         self.text = b""
 
     def run(self, seconds: float, until: bytes = b"\0") -> None:
@@ -129,8 +131,17 @@ def test_nothing_acknowledged_is_lost_by_kills(
 
 
 def injected(call: str, what: str, trace: Path) -> list[str]:
-    return ["strace", "-f", "-qq", "-o", str(trace), "-e", f"trace={call}", "-e",
-            f"inject={call}:{what}"]  # fmt: skip
+    return [
+        "strace",
+        "-f",
+        "-qq",
+        "-o",
+        str(trace),
+        "-e",
+        f"trace={call}",
+        "-e",
+        f"inject={call}:{what}",
+    ]
 
 
 def calls_behind_the_failure(trace: Path) -> list[str]:

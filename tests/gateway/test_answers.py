@@ -23,10 +23,15 @@ def test_no_browser_guesses_or_keeps_an_answer(app: Flask) -> None:
     """The short way, Flask, and what the server itself refuses; a success and failures."""
     with serving(app, app.extensions["myqueue-lane"]) as (port, _):
         for first_line, body, status in (
-            ("GET /livez", b"", 200), ("GET /", b"", 200), ("GET /openapi.json", b"", 200),
-            ("POST /producer/produce", b"{", 400), ("GET /none", b"", 404),
-            ("GET /topics", b"[]", 400), ("GET /topics/./settings", b"", 405), ("BAD", b"", 400),
-        ):  # fmt: skip
+            ("GET /livez", b"", 200),
+            ("GET /", b"", 200),
+            ("GET /openapi.json", b"", 200),
+            ("POST /producer/produce", b"{", 400),
+            ("GET /none", b"", 404),
+            ("GET /topics", b"[]", 400),
+            ("GET /topics/./settings", b"", 405),
+            ("BAD", b"", 400),
+        ):
             line = Line(port)
             head = f"{first_line} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
             line.sock.sendall(head.encode() + b"\r\n" + body)

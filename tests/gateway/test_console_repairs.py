@@ -46,13 +46,18 @@ def drawn(monkeypatch: pytest.MonkeyPatch, admin: ToldAdmin, seen: ClusterSnapsh
 
 def test_damage_is_shown_the_newest_first(monkeypatch: pytest.MonkeyPatch) -> None:
     what = "7.seg at position 512: the checksum of its payload is wrong"
-    admin = ToldAdmin([
-        {
-            **ROW, "daemon": "broker 1", "what": what, "state": "repaired in 0.2 s",
-            "partitions": ["t/0", "u/3"],
-        },
-        {**ROW, "daemon": "broker 1", "what": what, "since_ms": 4000, "state": "asked for"},
-    ])  # fmt: skip
+    admin = ToldAdmin(
+        [
+            {
+                **ROW,
+                "daemon": "broker 1",
+                "what": what,
+                "state": "repaired in 0.2 s",
+                "partitions": ["t/0", "u/3"],
+            },
+            {**ROW, "daemon": "broker 1", "what": what, "since_ms": 4000, "state": "asked for"},
+        ]
+    )
     table = drawn(monkeypatch, admin, look())
     assert [one["node"] for one in admin.asked] == [1], "only who counted something is asked"
     rows = [[getattr(cell, "text", cell) for cell in row] for row in table.rows]

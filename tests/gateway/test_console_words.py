@@ -107,9 +107,13 @@ def test_large_and_deep_values_stay_small() -> None:
 def stats(node: int, pid: int, stored: int, buckets: list[int] | None = None) -> dict[str, Any]:
     histograms = {} if buckets is None else {rates.SYNC: [buckets, 0.0]}
     return {
-        "daemon": "broker", "node": node, "process": {"pid": pid}, "bounds": BOUNDS,
-        "counters": {"messages_stored_total": stored}, "histograms": histograms,
-    }  # fmt: skip
+        "daemon": "broker",
+        "node": node,
+        "process": {"pid": pid},
+        "bounds": BOUNDS,
+        "counters": {"messages_stored_total": stored},
+        "histograms": histograms,
+    }
 
 
 def test_rates_are_sums_over_brokers_that_live_on() -> None:
@@ -187,9 +191,14 @@ def test_what_was_done_to_brokers_and_damage_are_told_as_well() -> None:
         return [one.text for one in changes(before, now)]
 
     bad = {
-        "problem": "damaged", "kind": "broker", "node": 2, "segment": "7.seg", "position": 512,
-        "partitions": ["t/0"], "state": "asked for",
-    }  # fmt: skip
+        "problem": "damaged",
+        "kind": "broker",
+        "node": 2,
+        "segment": "7.seg",
+        "position": 512,
+        "partitions": ["t/0"],
+        "state": "asked for",
+    }
     numbers = [1, 2]
     assert texts(at("active"), at("draining")) == [f"broker {n} is being drained" for n in numbers]
     assert texts(at("draining"), at("drained")) == [f"broker {n} is drained" for n in numbers]

@@ -63,10 +63,14 @@ def test_nobody_without_a_token_has_a_body_read(connect: Connect, tmp_path: Path
     lane = app.extensions["myqueue-lane"]
     with serving(app, lane, admit=Admission(app).check) as (port, _):
         for path, token, status in (
-            ("/producer/produce", "", 401), ("/producer/produce", "wrong-token-012345", 401),
-            ("/topics/t/settings", "", 401), ("/topics", "writer-token-0123", 403),
-            ("/console/create-topic", "", 401), ("/none", "", 413), ("/livez", "", 413),
-        ):  # fmt: skip
+            ("/producer/produce", "", 401),
+            ("/producer/produce", "wrong-token-012345", 401),
+            ("/topics/t/settings", "", 401),
+            ("/topics", "writer-token-0123", 403),
+            ("/console/create-topic", "", 401),
+            ("/none", "", 413),
+            ("/livez", "", 413),
+        ):
             line = connect(port)
             more = f"Authorization: Bearer {token}\r\n" if token else ""
             head = f"POST {path} HTTP/1.1\r\nHost: h\r\nContent-Length: 1500000\r\n{more}"

@@ -19,8 +19,15 @@ def at(address: str) -> str:
 def test_every_error_of_the_table_has_its_answer(kind: type[errors.MyQueueError]) -> None:
     status, body, headers = describe(kind("why"), at)
     assert set(body) == {
-        "status", "message", "code", "name", "retriable", "outcome", "component", "hint",
-    }  # fmt: skip
+        "status",
+        "message",
+        "code",
+        "name",
+        "retriable",
+        "outcome",
+        "component",
+        "hint",
+    }
     assert body["status"] == "failure" and body["hint"] and body["message"] == "why"
     assert 400 <= status < 600
     assert ("Retry-After" in headers) == (status in (429, 503))

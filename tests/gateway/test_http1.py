@@ -42,13 +42,22 @@ def test_absolute_targets_and_continue() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        b"", b"GET /", b"GET / HTTP/1.2" + HOST, b"GET  / HTTP/1.1" + HOST,
+        b"",
+        b"GET /",
+        b"GET / HTTP/1.2" + HOST,
+        b"GET  / HTTP/1.1" + HOST,
         b"G@T / HTTP/1.1" + HOST,
-        b"GET / HTTP/1.1", b"GET x HTTP/1.1" + HOST, b"GET /\x00 HTTP/1.1" + HOST,
-        b"GET / HTTP/1.1" + HOST + b"\r\n X: folded", b"GET / HTTP/1.1" + HOST + b"\r\nX : y",
-        b"GET / HTTP/1.1" + HOST + b"\r\nX: a\nb", b"GET / HTTP/1.1" + HOST + b"\r\nX: a\rb",
-        b"GET / HTTP/1.1" + HOST + b"\r\nX: \x00", b"GET / HTTP/1.1" + HOST + b"\r\nnothing",
-        b"GET / HTTP/1.1" + HOST + HOST, b"GET / HTTP/1.1" + HOST + b"\r\nContent-Length: -1",
+        b"GET / HTTP/1.1",
+        b"GET x HTTP/1.1" + HOST,
+        b"GET /\x00 HTTP/1.1" + HOST,
+        b"GET / HTTP/1.1" + HOST + b"\r\n X: folded",
+        b"GET / HTTP/1.1" + HOST + b"\r\nX : y",
+        b"GET / HTTP/1.1" + HOST + b"\r\nX: a\nb",
+        b"GET / HTTP/1.1" + HOST + b"\r\nX: a\rb",
+        b"GET / HTTP/1.1" + HOST + b"\r\nX: \x00",
+        b"GET / HTTP/1.1" + HOST + b"\r\nnothing",
+        b"GET / HTTP/1.1" + HOST + HOST,
+        b"GET / HTTP/1.1" + HOST + b"\r\nContent-Length: -1",
         b"GET / HTTP/1.1" + HOST + b"\r\nContent-Length: 1, 1",
         b"GET / HTTP/1.1" + HOST + b"\r\nContent-Length: 0x1",
         b"GET / HTTP/1.1" + HOST + b"\r\nContent-Length: \xb2",
@@ -58,7 +67,7 @@ def test_absolute_targets_and_continue() -> None:
         b"GET / HTTP/1.1" + HOST + b"\r\nX: y" * 101,
         b"GET /" + b"x" * 9000 + b" HTTP/1.1" + HOST,
     ],
-)  # fmt: skip
+)
 def test_what_is_doubtful_is_refused(text: bytes) -> None:
     with pytest.raises(Malformed):
         request_head.parse(text)

@@ -67,8 +67,11 @@ def test_values_and_depth_are_bounded() -> None:
 def test_answers_are_written_as_ever() -> None:
     for facts in (
         {"status": "success", "messages": [{"message": "é", "offset": 1}, {"message": "\x01"}]},
-        {"messages": [1]}, {"status": "success", "messages": []}, {"a": 1}, {"messages": None},
-    ):  # fmt: skip
+        {"messages": [1]},
+        {"status": "success", "messages": []},
+        {"a": 1},
+        {"messages": None},
+    ):
         assert json.loads(large_json.encoded(facts)) == json.loads(dumps(facts))
 
 

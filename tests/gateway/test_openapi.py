@@ -115,9 +115,13 @@ def test_flask_and_the_short_way_agree(app: Flask) -> None:
     """An operation that is asked for in ways that need no cluster, through both."""
     client = app.test_client()
     for method, path, body in (
-        ("POST", "/topics", b"{"), ("POST", "/topics", b"{}"), ("GET", "/size", b""),
-        ("POST", "/broker", b""), ("GET", "/livez", b""), ("POST", "/topics", b'{"topic": 5}'),
-    ):  # fmt: skip
+        ("POST", "/topics", b"{"),
+        ("POST", "/topics", b"{}"),
+        ("GET", "/size", b""),
+        ("POST", "/broker", b""),
+        ("GET", "/livez", b""),
+        ("POST", "/topics", b'{"topic": 5}'),
+    ):
         plain = client.open(path, method=method, data=body)
         short = client.open(path, method=method, environ_overrides={"myqueue.body": body})
         assert (plain.status_code, plain.data) == (short.status_code, short.data), path

@@ -118,16 +118,21 @@ def test_pages_of_other_sites_take_and_change_nothing(
     for said in (
         {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "no-cors"},
         {"Sec_Fetch_Site": "same-site", "Origin": "http://localhost"},
-        {"Origin": "http://evil.example"}, {"Origin": "null"}, {"Origin": "http://["},
-        {"Origin": "http://localhost:3000"}, {"Referer": "http://evil.example/page?q=1"},
-    ):  # fmt: skip
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://["},
+        {"Origin": "http://localhost:3000"},
+        {"Referer": "http://evil.example/page?q=1"},
+    ):
         answered = web.open(path, method=method, headers=dict(_fields(said)))
         assert answered.status_code == 403, said
     for said in (
-        {}, {"Sec_Fetch_Site": "none"}, {"Origin": "http://localhost"},
+        {},
+        {"Sec_Fetch_Site": "none"},
+        {"Origin": "http://localhost"},
         {"Sec_Fetch_Site": "same-origin", "Origin": "https://queue.example.com"},
         {"Referer": "http://localhost/console/"},
-    ):  # fmt: skip
+    ):
         assert web.open(path, method=method, headers=dict(_fields(said))).status_code != 403, said
 
 

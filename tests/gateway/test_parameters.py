@@ -52,9 +52,11 @@ def test_query_body_and_path_are_one_thing() -> None:
 def test_the_same_twice_has_to_be_the_same() -> None:
     assert values("topic=t&id=7", b'{"topic": "t", "producer_id": "7"}')["producer_id"] == 7
     for query, body in (
-        ("topic=t&topic=u&id=1", b""), ("topic=t&id=1", b'{"topic": "u"}'),
-        ("topic=t&topic_name=u&id=1", b""), ("topic=t&id=1&producer_id=2", b""),
-    ):  # fmt: skip
+        ("topic=t&topic=u&id=1", b""),
+        ("topic=t&id=1", b'{"topic": "u"}'),
+        ("topic=t&topic_name=u&id=1", b""),
+        ("topic=t&id=1&producer_id=2", b""),
+    ):
         with pytest.raises(InvalidRequest):
             values(query, body)
 
@@ -100,8 +102,10 @@ def test_no_name_means_two_parameters() -> None:
     with pytest.raises(ValueError, match="share a name"):
         ParameterSet((parameter_catalog.PRODUCER_ID, parameter_catalog.CONSUMER_ID))
     assert [one.name for one in map(WANTED.find, ("topicName", "Topic-Name", "ID")) if one] == [
-        "topic", "topic", "producer_id",
-    ]  # fmt: skip
+        "topic",
+        "topic",
+        "producer_id",
+    ]
     assert WANTED.find("colour") is None
 
 

@@ -39,10 +39,15 @@ def test_a_new_partition_is_asked_for_until_a_manager_knows_it(
     monkeypatch.setattr(cluster_client, "ROUTES_S", 0.05)
     routes = Routes(grows_at)
     one = cluster_client.ClusterClient(GatewayConfig(cluster="127.0.0.1:1"))
-    session, one.session = one.session, SimpleNamespace(  # type: ignore[assignment]
-        routes=routes, refresh=routes.refresh, on_routes=routes.listeners.append,
-        off_routes=routes.listeners.remove,
-    )  # fmt: skip
+    session, one.session = (
+        one.session,
+        SimpleNamespace(  # type: ignore[assignment]
+            routes=routes,
+            refresh=routes.refresh,
+            on_routes=routes.listeners.append,
+            off_routes=routes.listeners.remove,
+        ),
+    )
     monkeypatch.setattr(one, "newest_partition", lambda topic, partition: {})
     try:
         if grows_at < 99:

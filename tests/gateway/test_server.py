@@ -130,9 +130,12 @@ def test_expect_continue(line: Line) -> None:
 
 
 def test_a_request_that_is_never_answered_ends_all_the_same(
-    port: int, line: Line, site: Site, caplog: pytest.LogCaptureFixture,
+    port: int,
+    line: Line,
+    site: Site,
+    caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     """Its connection is closed, the log says where every thread stood, and others go on; what its
     thread says later goes nowhere, even if another connection has its number by then.
     """

@@ -34,9 +34,11 @@ def test_the_page_names_roles_and_what_has_no_key(http: Client) -> None:
         if method != "get" and all(one["in"] != "header" for one in row["parameters"])
     }
     assert keyless == {
-        "post /producer/heartbeat", "post /consumer/heartbeat", "post /groups/{group}/reset",
+        "post /producer/heartbeat",
+        "post /consumer/heartbeat",
+        "post /groups/{group}/reset",
         "delete /groups/{group}",
-    }  # fmt: skip
+    }
     (said,) = re.findall(r"`Idempotency-Key: TEXT`\*\* .*? and on consume:", page)
     assert "on POST and DELETE (except heartbeats, and reset and deletion of a group)" in said
     (said,) = re.findall(r"Reading and consuming need the role .*? `admin`\.", page)

@@ -20,9 +20,11 @@ pytestmark = pytest.mark.slow
 def test_p4_a_broker_that_runs_is_named_by_its_address(http: Client, cluster: Cluster) -> None:
     port = cluster.ports["broker", 2][0]
     for values in (
-        {"address": f"127.0.0.1:{port}"}, {"broker_addr": f"tcp://127.0.0.1:{port}"},
-        {"broker_addr": "localhost", "port": str(port)}, {"port": port},
-    ):  # fmt: skip
+        {"address": f"127.0.0.1:{port}"},
+        {"broker_addr": f"tcp://127.0.0.1:{port}"},
+        {"broker_addr": "localhost", "port": str(port)},
+        {"port": port},
+    ):
         found = good(http.ask("POST", "/broker", values))
         assert (found["broker_id"], found["state"]) == (2, "active"), values
     (nobody,) = free_ports(1)
@@ -50,9 +52,11 @@ def test_p4_what_can_not_be_done_is_refused(
     refused = bad(http.ask("DELETE", f"/brokers/{holder}"), 409, "BROKER_IN_USE")
     assert f"{topic}-single/0" in refused["message"] and refused["outcome"] == "none"
     for method, path in (
-        ("DELETE", "/brokers/99"), ("DELETE", "/brokers/99?drain=1"), ("POST", "/brokers/99/drain"),
+        ("DELETE", "/brokers/99"),
+        ("DELETE", "/brokers/99?drain=1"),
+        ("POST", "/brokers/99/drain"),
         ("POST", "/brokers/99/undrain"),
-    ):  # fmt: skip
+    ):
         bad(http.ask(method, path), 404, "UNKNOWN_BROKER")
     bad(http.ask("DELETE", "/brokers/x"), 400, "INVALID_REQUEST")
     assert good(http.ask("GET", "/brokers/3"))["state"] == "active"

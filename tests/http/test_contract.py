@@ -133,13 +133,23 @@ class Row:
 
 TAKEN: Final = {"message": str, "log_message": str, "partition": 2, "offset": int, "timestamp": int}
 CONSUME: Final = (
-    (TOPIC, "@topic"), (CONSUMER, "*stored"), (PARTITION, 2), ("max", 1), ("wait_ms", 0),
-    ("encoding", "base64"), ("empty", "success"), ("on_damaged", "skip"),
-)  # fmt: skip
-PRODUCE: Final = (
-    (TOPIC, "@topic"), (PRODUCER, "@producer"), (MESSAGE, "MTc="), (PARTITION, 2), ("key", "aw=="),
+    (TOPIC, "@topic"),
+    (CONSUMER, "*stored"),
+    (PARTITION, 2),
+    ("max", 1),
+    ("wait_ms", 0),
     ("encoding", "base64"),
-)  # fmt: skip
+    ("empty", "success"),
+    ("on_damaged", "skip"),
+)
+PRODUCE: Final = (
+    (TOPIC, "@topic"),
+    (PRODUCER, "@producer"),
+    (MESSAGE, "MTc="),
+    (PARTITION, 2),
+    ("key", "aw=="),
+    ("encoding", "base64"),
+)
 STORED: Final = {"partition": 2, "offset": int}
 PLACE: Final = {"topic": "contract", "partition": 2, "brokers": list, "leader": dict, "term": int}
 NUMBER_OF_BROKER: Final = ("broker_id", 3)
@@ -248,8 +258,14 @@ def spelled(row: Row) -> Iterator[tuple[tuple[str, Any], ...]]:
         for other in names.split()[1:]:
             yield (*plain[:at], (other, value), *plain[at + 1 :])
     for one in row.odd:
-        excluded = {"offset": ("to",), "time_ms": ("to",), "shift": ("to",), "count": PARTITION,
-                    "messages": MESSAGE, "group": f"{TOPIC} {PARTITION}"}[one[0]]  # fmt: skip
+        excluded = {
+            "offset": ("to",),
+            "time_ms": ("to",),
+            "shift": ("to",),
+            "count": PARTITION,
+            "messages": MESSAGE,
+            "group": f"{TOPIC} {PARTITION}",
+        }[one[0]]
         yield (*((name, value) for name, value in plain if name not in excluded), one)
 
 
@@ -390,8 +406,13 @@ def test_nothing_left_is_a_failure_with_status_200(world: World, path: str) -> N
     asked: Values = {"topic": topic, "consumer_id": consumer, "partition": 0}
     assert world.http.ask("GET", path, asked) == (200, EMPTY)
     assert world.http.ask("GET", path, asked | {"wait_ms": 1}) == (200, EMPTY)
-    success = {"status": "success", "message": None, "partition": None, "offset": None,
-               "empty": True}  # fmt: skip
+    success = {
+        "status": "success",
+        "message": None,
+        "partition": None,
+        "offset": None,
+        "empty": True,
+    }
     assert world.http.ask("GET", path, asked | {"empty": "success"}) == (200, success)
     many = good(world.http.ask("GET", path, asked | {"max": 5}))
     assert (many["status"], many["messages"]) == ("success", [])
@@ -501,11 +522,12 @@ def test_the_table_is_what_the_document_says(http: Client) -> None:
     """Every path and method, each parameter with all of its names, and where a key may be sent."""
     table = {
         (method, path): (
-            {names.split()[0]: names.split() for names, _ in (*row.names, *row.odd)}, row.key
+            {names.split()[0]: names.split() for names, _ in (*row.names, *row.odd)},
+            row.key,
         )
         for row in ROWS
         for method, path in row.requests
-    }  # fmt: skip
+    }
     for (method, path), (names, _) in table.items():
         if path == "/producer/produce" or (method == "POST" and path in ("/logs", "/messages")):
             names["messages"] = ["messages"]

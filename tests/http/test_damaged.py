@@ -35,9 +35,13 @@ def filled(new_topic: Callable[..., str], cluster: Cluster) -> str:
         with Producer(session) as producer:
             producer.send_many(name, [b"0", b"1", b"2"]).result(20)
             ask_leader(
-                session, topic.partitions[0], words.PRODUCE, ([topic.partitions[0].group],),
-                [poisoned(4)], timeout_ms=20_000,
-            ).result(20)  # fmt: skip
+                session,
+                topic.partitions[0],
+                words.PRODUCE,
+                ([topic.partitions[0].group],),
+                [poisoned(4)],
+                timeout_ms=20_000,
+            ).result(20)
             producer.send_many(name, [b"7", b"8", b"9"]).result(20)
     return name
 
@@ -69,8 +73,11 @@ def test_exactly_it_is_passed_over(http: Client, filled: str, path: str) -> None
 def test_the_error_says_how_to_go_on(http: Client, filled: str, key: str, wait_ms: int) -> None:
     headers = {"Idempotency-Key": key} if key else {}
     asked: dict[str, Any] = {
-        "topic": filled, "consumer_id": consumer(http, filled), "max": 9, "wait_ms": wait_ms,
-    }  # fmt: skip
+        "topic": filled,
+        "consumer_id": consumer(http, filled),
+        "max": 9,
+        "wait_ms": wait_ms,
+    }
     told = http.ask("GET", "/consumer/consume", asked, headers=headers)
     answer = bad(told, 500, "BATCH_UNREADABLE")
     assert (answer["topic"], answer["partition"]) == (filled, 0)

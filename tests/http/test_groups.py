@@ -105,9 +105,15 @@ def test_what_is_wrong_is_said(http: Client, topic: str, new_topic: NewTopic) ->
     reset = f"/groups/{topic}/reset"
     good(http.ask("POST", reset, {"to": "earliest", "topic": name}))
     for values in (
-        {}, {"to": "start"}, {"to": "latest", "offset": 1}, {"offset": -1}, {"shift": "x"},
-        {"to": "latest", "partition": 0}, {"time_ms": "soon"}, {"shift": 1 << 80},
-    ):  # fmt: skip
+        {},
+        {"to": "start"},
+        {"to": "latest", "offset": 1},
+        {"offset": -1},
+        {"shift": "x"},
+        {"to": "latest", "partition": 0},
+        {"time_ms": "soon"},
+        {"shift": 1 << 80},
+    ):
         bad(http.ask("POST", reset, values), 400, "INVALID_REQUEST")
     bad(http.ask("POST", reset, {"to": "latest", "topic": "no-such"}), 404, "UNKNOWN_TOPIC")
     wrong = {"to": "latest", "topic": name, "partition": 9}

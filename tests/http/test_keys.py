@@ -51,10 +51,12 @@ def test_produce(http: Client, new_topic: NewTopic, others: Any) -> None:
     _, made = http.ask("POST", "/producer/register", {"topic": topic})
     said = {"topic": topic, "producer_id": made["producer_id"]}
     requests = {
-        "one": {"message": "1"}, "with-key": {"message": "2", "key": "k"},
-        "named": {"message": "3", "partition": 1}, "many": {"messages": ["4", "5", "6"]},
+        "one": {"message": "1"},
+        "with-key": {"message": "2", "key": "k"},
+        "named": {"message": "3", "partition": 1},
+        "many": {"messages": ["4", "5", "6"]},
         "spread": {"messages": [{"message": str(n), "key": str(n)} for n in range(7, 17)]},
-    }  # fmt: skip
+    }
     first = {
         key: keyed(http, "POST", "/producer/produce", said | more, key)
         for key, more in requests.items()
@@ -65,16 +67,21 @@ def test_produce(http: Client, new_topic: NewTopic, others: Any) -> None:
             assert again == first[key], key
         client.close()
     for key, more in (
-        ("many", {"messages": ["4", "5"]}), ("many", {"messages": ["4", "5", "7"]}),
-        ("one", {"message": "2"}), ("named", {"message": "4", "partition": 1}),
+        ("many", {"messages": ["4", "5"]}),
+        ("many", {"messages": ["4", "5", "7"]}),
+        ("one", {"message": "2"}),
+        ("named", {"message": "4", "partition": 1}),
         ("with-key", {"message": "3", "key": "k"}),
-    ):  # fmt: skip
+    ):
         assert refused(http, "/producer/produce", said | more, key) == (409, "KEY_REUSED", "none")
     _, reader = http.ask("POST", "/consumer/register", {"topic": topic})
     found = keyed(
-        http, "GET", "/consumer/consume",
-        {"topic": topic, "consumer_id": reader["consumer_id"], "max": 100}, "all",
-    )  # fmt: skip
+        http,
+        "GET",
+        "/consumer/consume",
+        {"topic": topic, "consumer_id": reader["consumer_id"], "max": 100},
+        "all",
+    )
     texts = sorted(int(row["message"]) for row in found["messages"])
     assert texts == list(range(1, 17))
 

@@ -61,7 +61,9 @@ def test_a_large_body_is_refused_before_it_is_sent(gateway: Gateway) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        b"GARBAGE\r\n\r\n", b"GET / HTTP/2.0\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n",
+        b"GARBAGE\r\n\r\n",
+        b"GET / HTTP/2.0\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: x\r\n folded: y\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: x\r\nA : y\r\n\r\n",
@@ -71,7 +73,7 @@ def test_a_large_body_is_refused_before_it_is_sent(gateway: Gateway) -> None:
         b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 20_000 + b"\r\n\r\n",
         b"GET /" + b"y" * 9_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
     ],
-)  # fmt: skip
+)
 def test_what_is_no_proper_http_is_refused_in_the_same_form(gateway: Gateway, text: bytes) -> None:
     with connect(gateway.port) as sock:
         sock.sendall(text)
@@ -124,9 +126,13 @@ def test_idle_and_slow_connections_do_not_stop_honest_ones(
 @pytest.fixture
 def strict(folder: Path, cluster: Cluster) -> Iterator[Gateway]:
     settings = {
-        "header_timeout_ms": 500, "body_timeout_ms": 500, "idle_timeout_ms": 800,
-        "connections_max": 40, "waiting_max": 3, "threads": 8,
-    }  # fmt: skip
+        "header_timeout_ms": 500,
+        "body_timeout_ms": 500,
+        "idle_timeout_ms": 800,
+        "connections_max": 40,
+        "waiting_max": 3,
+        "threads": 8,
+    }
     with Gateway(folder, cluster.address, "strict", **settings) as gateway:
         yield gateway
         gateway.check()

@@ -74,9 +74,10 @@ def test_texts_are_sent_as_utf_8_and_keys_share_a_partition(
         found = {(one.value, one.key) for one in consumer.get_next()}
     keys = (b"k", b"k", "other ü".encode())
     assert found == {
-        *((f"ü{n}".encode(), keys[n % 3]) for n in range(9)), (b"\xff", b"\xfe"),
+        *((f"ü{n}".encode(), keys[n % 3]) for n in range(9)),
+        (b"\xff", b"\xfe"),
         (b"no key", None),
-    }  # fmt: skip
+    }
 
 
 def test_stop_ends_a_consumer_that_waits(gateway: Gateway, topic: str) -> None:

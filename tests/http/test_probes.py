@@ -69,8 +69,10 @@ def test_healthz_lists_everything_when_something_stops(
     small.kill(("broker", 1))
     found = failed(probed, "leaderless", 7)
     assert Counter(row["problem"] for row in found["problems"]) == {
-        "broker-silent": 1, "leaderless": 7, "under-replicated": 7,
-    }  # fmt: skip
+        "broker-silent": 1,
+        "leaderless": 7,
+        "under-replicated": 7,
+    }
     rows = [row for row in found["problems"] if row["problem"] == "leaderless"]
     assert [(row["topic"], row["partition"]) for row in rows] == [("orders", n) for n in range(7)]
     assert "omitted" not in found and found["outcome"] == "none" and found["retriable"]

@@ -36,18 +36,47 @@ class Maker:
 
     def text(self) -> str:
         chance = self.random
-        return chance.choice([
-            "", "x", "ü€", "a" * 300, "../..", "%00", "null", "0", "\ud800", "\x00",
-            "".join(chance.choices(string.printable, k=chance.randint(1, 40))),
-            self.known["topic"], self.known["other"], "no-such-topic",
-        ])  # fmt: skip
+        return chance.choice(
+            [
+                "",
+                "x",
+                "ü€",
+                "a" * 300,
+                "../..",
+                "%00",
+                "null",
+                "0",
+                "\ud800",
+                "\x00",
+                "".join(chance.choices(string.printable, k=chance.randint(1, 40))),
+                self.known["topic"],
+                self.known["other"],
+                "no-such-topic",
+            ]
+        )
 
     def anything(self) -> Any:
         chance = self.random
-        return chance.choice([
-            None, True, False, 0, -1, 1, 1 << 64, 1.5, 1e300, [], [1], {}, {"a": 1}, self.text(),
-            str(chance.randint(0, 1 << 70)), [[[[]]]],
-        ])  # fmt: skip
+        return chance.choice(
+            [
+                None,
+                True,
+                False,
+                0,
+                -1,
+                1,
+                1 << 64,
+                1.5,
+                1e300,
+                [],
+                [1],
+                {},
+                {"a": 1},
+                self.text(),
+                str(chance.randint(0, 1 << 70)),
+                [[[[]]]],
+            ]
+        )
 
     def value(self, name: str, schema: Values) -> Any:
         """Mostly one that the schema allows."""
@@ -140,9 +169,15 @@ def test_random_requests_get_proper_answers(gateway: Gateway, topic: str, seed: 
             for _ in range(REQUESTS // CLIENTS):
                 method, path, body, query, headers = maker.draw()
                 said = (method, path, body, query, headers)
-                status, answer = client.ask(method, path, body, headers=headers, **{
-                    name: text for name, text in query.items() if name not in ("method", "path")
-                })  # fmt: skip
+                status, answer = client.ask(
+                    method,
+                    path,
+                    body,
+                    headers=headers,
+                    **{
+                        name: text for name, text in query.items() if name not in ("method", "path")
+                    },
+                )
                 assert status < 500 or status in (501, 503), (said, status, answer)
                 known_answers = documented.get((path, method.lower()))
                 assert known_answers is None or str(status) in known_answers, (said, answer)

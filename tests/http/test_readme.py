@@ -63,8 +63,11 @@ def test_the_requests_work_after_the_quick_start(tmp_path: Path) -> None:
         script = "\n".join(f"{line}\nprintf '\\n==\\n'" for line, _ in rows)
         done = subprocess.run(
             ["bash", "-e", "-c", script.replace(GATEWAY, gateway.url)],
-            check=True, capture_output=True, text=True, timeout=60,
-        )  # fmt: skip
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
         gateway.check()
     answers = [part.strip() for part in done.stdout.split("==\n")][:-1]
     for (line, shown), answer in zip(rows, answers, strict=True):

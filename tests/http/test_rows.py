@@ -157,13 +157,22 @@ def test_every_spelling_of_a_request(http: Client, new_topic: NewTopic) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"producer_id": None}, {"producer_id": "x"}, {"producer_id": -1},
-        {"producer_id": 1.5}, {"producer_id": True}, {"message": None}, {"message": 5},
-        {"message": "\ud800"}, {"partition": "one"}, {"encoding": "rot13"},
-        {"message": "*", "encoding": "base64"}, {"messages": []}, {"messages": "x"},
+        {"producer_id": None},
+        {"producer_id": "x"},
+        {"producer_id": -1},
+        {"producer_id": 1.5},
+        {"producer_id": True},
+        {"message": None},
+        {"message": 5},
+        {"message": "\ud800"},
+        {"partition": "one"},
+        {"encoding": "rot13"},
+        {"message": "*", "encoding": "base64"},
+        {"messages": []},
+        {"messages": "x"},
         {"messages": ["a"]},
     ],
-)  # fmt: skip
+)
 def test_what_is_missing_or_wrong_is_named(
     http: Client, new_topic: NewTopic, change: dict[str, Any]
 ) -> None:

@@ -46,17 +46,21 @@ class Run:
         with Client(self.ports) as client:
             ids = {
                 topic: client.insist(
-                    "POST", "/producer/register", {"topic": self.prefix + topic},
+                    "POST",
+                    "/producer/register",
+                    {"topic": self.prefix + topic},
                     key=f"{self.prefix}p{who}{topic}",
                 )["producer_id"]
                 for topic in PRODUCERS[who]
-            }  # fmt: skip
+            }
             for number in range(self.messages):
                 for topic, producer in ids.items():
                     text = f"{who} {number:04}"
                     body: dict[str, Any] = {
-                        "topic": self.prefix + topic, "producer_id": producer, "message": text,
-                    }  # fmt: skip
+                        "topic": self.prefix + topic,
+                        "producer_id": producer,
+                        "message": text,
+                    }
                     if number % 3 == 0:
                         body["partition"] = number % PARTITIONS[topic]
                     client.insist(
@@ -71,11 +75,13 @@ class Run:
         with Client(self.ports) as client:
             ids = {
                 topic: client.insist(
-                    "POST", "/consumer/register", {"topic": self.prefix + topic},
+                    "POST",
+                    "/consumer/register",
+                    {"topic": self.prefix + topic},
                     key=f"{self.prefix}c{who}{topic}",
                 )["consumer_id"]
                 for topic in CONSUMERS[who]
-            }  # fmt: skip
+            }
             rows: dict[str, list[Row]] = {topic: [] for topic in ids}
             open_topics, turn = list(ids), 0
             while open_topics:
@@ -83,9 +89,13 @@ class Run:
                 is_over = self.produced.is_set()
                 turn += 1
                 found = client.insist(
-                    "GET", "/consumer/consume", key=f"{self.prefix}{who}{turn}",
-                    topic=self.prefix + topic, consumer_id=ids[topic], max=1 + turn % 7,
-                )  # fmt: skip
+                    "GET",
+                    "/consumer/consume",
+                    key=f"{self.prefix}{who}{turn}",
+                    topic=self.prefix + topic,
+                    consumer_id=ids[topic],
+                    max=1 + turn % 7,
+                )
                 some = found.get("messages") or ([found] if found["message"] is not None else [])
                 rows[topic] += [(row["partition"], row["offset"], row["message"]) for row in some]
                 if not some and is_over:

@@ -27,9 +27,10 @@ TOKENS = {name: f"{name}-token-0123456789" for name in ("reader", "writer", "bos
 def guarded(folder: Path, cluster: Cluster) -> Iterator[Gateway]:
     hashed = hashlib.sha256(TOKENS["boss"].encode()).hexdigest()
     lines = [
-        f"read {TOKENS['reader']} reader", f"write,read {TOKENS['writer']} # a comment",
+        f"read {TOKENS['reader']} reader",
+        f"write,read {TOKENS['writer']} # a comment",
         f"admin sha256:{hashed} boss",
-    ]  # fmt: skip
+    ]
     path = folder / "tokens"
     path.write_text("\n".join(lines))
     path.chmod(0o600)
@@ -123,8 +124,11 @@ def test_a_port_that_is_taken_is_named(gateway: Gateway) -> None:
     command = [sys.executable, "-P", "-m", "myqueue.gateway.main", "--listen"]
     done = subprocess.run(
         [*command, f"127.0.0.1:{gateway.port}"],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 1 and str(gateway.port) in done.stderr
     assert len(done.stderr.splitlines()) == 1, done.stderr
 
@@ -137,8 +141,9 @@ def test_readers_of_a_file_of_tokens_are_few(tmp_path: Path) -> None:
         ("read 0123456789abcdef", 0o644, "others may read it"),
         ("read short", 0o600, "at least 16 characters"),
         ("king 0123456789abcdef", 0o600, "roles are read, write, admin"),
-        ("read sha256:beef", 0o600, "64 hex digits"), ("# nothing", 0o600, "has none"),
-    ):  # fmt: skip
+        ("read sha256:beef", 0o600, "64 hex digits"),
+        ("# nothing", 0o600, "has none"),
+    ):
         path.write_text(text)
         path.chmod(mode)
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

@@ -37,11 +37,14 @@ def test_they_are_told_and_changed(http: Client, cluster: Cluster, changing: Non
     for body, query, change in (
         ({"replace_after_ms": 600_000}, {}, {"replace_after_ms": 600_000}),
         (None, {"groups_max": "77"}, {"groups_max": 77}),
-        ({"consumers_max": "88"}, {"inactive_ms": 40_000},
-         {"consumers_max": 88, "inactive_ms": 40_000}),
+        (
+            {"consumers_max": "88"},
+            {"inactive_ms": 40_000},
+            {"consumers_max": 88, "inactive_ms": 40_000},
+        ),
         ({"settings": {"moves_per_broker": 0}}, {}, {"moves_per_broker": 0}),
         ({"settings": {"groups_max": None}}, {}, {"groups_max": 10_000}),
-    ):  # fmt: skip
+    ):
         now = now | change
         assert good(http.ask("POST", "/settings", body, **query))["settings"] == now
         assert settings(http) == cluster.admin.cluster()["settings"] == now
@@ -55,9 +58,13 @@ def test_what_is_none_or_out_of_range_is_refused(http: Client) -> None:
     bad(http.ask("POST", "/settings", {"settings": {}}), 400, "INVALID_REQUEST")
     bad(http.ask("POST", "/settings", {"settings": 5}), 400, "INVALID_REQUEST")
     for wrong in (
-        {"retention_ms": 1}, {"moves_per_broker": 1001}, {"moves_per_broker": True},
-        {"groups_max": "many"}, {"inactive_ms": -1}, {"inactive_ms": 1e9},
-    ):  # fmt: skip
+        {"retention_ms": 1},
+        {"moves_per_broker": 1001},
+        {"moves_per_broker": True},
+        {"groups_max": "many"},
+        {"inactive_ms": -1},
+        {"inactive_ms": 1e9},
+    ):
         said = bad(http.ask("POST", "/settings", wrong), 400, "INVALID_SETTING")
         assert next(iter(wrong)) in said["message"]
     bad(http.ask("DELETE", "/settings"), 405, "METHOD_NOT_ALLOWED")

@@ -52,9 +52,14 @@ def silent(line: str) -> None:
 
 class Cluster:
     def __init__(
-        self, voters: Iterable[int], learners: Iterable[int] = (), *,
-        settings: RaftSettings | None = None, seed: int = 1, say: Callable[[str], None] = silent,
-    ) -> None:  # fmt: skip
+        self,
+        voters: Iterable[int],
+        learners: Iterable[int] = (),
+        *,
+        settings: RaftSettings | None = None,
+        seed: int = 1,
+        say: Callable[[str], None] = silent,
+    ) -> None:
         self.settings = settings or RaftSettings()
         self.config = Config(
             tuple(replica_id(n, 1) for n in voters), tuple(replica_id(n, 1) for n in learners)
@@ -97,10 +102,15 @@ class Cluster:
         random = Random(self.random.random())
         host.add(
             reopen(
-                self.disks[number], GROUP, self.replicas[number], self.settings, host.heard,
-                self.now, random,
+                self.disks[number],
+                GROUP,
+                self.replicas[number],
+                self.settings,
+                host.heard,
+                self.now,
+                random,
             )
-        )  # fmt: skip
+        )
         self.turn(number)
 
     def join(self, number: int, incarnation: int = 1) -> None:
@@ -199,10 +209,15 @@ class Cluster:
     def make_snapshot(self, number: int, follower: int) -> None:
         node, disk = self.touched(number), self.disks[number]
         made = Snapshot(
-            disk.applied, node.log.term(disk.applied), node.configs.at(disk.applied),
-            node.log.first_index, node.log.start_term, node.log.start_offset,
-            node.log.start_chain, list(disk.state),
-        )  # fmt: skip
+            disk.applied,
+            node.log.term(disk.applied),
+            node.configs.at(disk.applied),
+            node.log.first_index,
+            node.log.start_term,
+            node.log.start_offset,
+            node.log.start_chain,
+            list(disk.state),
+        )
         node.snapshot_made(follower, made, self.now, self.out(number))
 
     def start_log_at(self, number: int, index: int) -> None:

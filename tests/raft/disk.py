@@ -120,9 +120,14 @@ class Recovered:
 
 
 def reopen(
-    disk: Disk, group: int, replica: int, settings: RaftSettings, heard: dict[int, int], now: int,
+    disk: Disk,
+    group: int,
+    replica: int,
+    settings: RaftSettings,
+    heard: dict[int, int],
+    now: int,
     random: Random,
-) -> RaftNode:  # fmt: skip
+) -> RaftNode:
     """A replica, from what its disk holds."""
     found = Recovered(disk)
 
@@ -138,7 +143,17 @@ def reopen(
             runs.append((entry[INDEX], entry[TERM]))
     log.restore(runs, found.entries[-1] if found.entries else None)
     return RaftNode(
-        group, replica, found.configs, log, term=found.term, vote=found.vote,
-        applied_index=disk.applied, commit_index=disk.applied, settings=settings, random=random,
-        heard=heard, now=now, may_miss_entries=disk.damaged,
-    )  # fmt: skip
+        group,
+        replica,
+        found.configs,
+        log,
+        term=found.term,
+        vote=found.vote,
+        applied_index=disk.applied,
+        commit_index=disk.applied,
+        settings=settings,
+        random=random,
+        heard=heard,
+        now=now,
+        may_miss_entries=disk.damaged,
+    )

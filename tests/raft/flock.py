@@ -29,9 +29,14 @@ from myqueue.daemons.raft.types import (
 
 class Flock:
     def __init__(
-        self, nodes: int = 3, groups: Iterable[int] = (1,), *, seed: int = 1, loss: float = 0.0,
+        self,
+        nodes: int = 3,
+        groups: Iterable[int] = (1,),
+        *,
+        seed: int = 1,
+        loss: float = 0.0,
         settings: RaftSettings | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.settings = settings or RaftSettings()
         self.random, self.loss = Random(seed), loss
         self.now, self._starts = 1000, 0
@@ -58,10 +63,19 @@ class Flock:
         """A replica with an empty log."""
         host = self.hosts[number]
         node = RaftNode(
-            group, replica_id(number, 1), ConfigHistory(0, config), RaftLog(), term=0, vote=0,
-            applied_index=0, commit_index=0, settings=self.settings,
-            random=Random(self.random.random()), heard=host.heard, now=self.now,
-        )  # fmt: skip
+            group,
+            replica_id(number, 1),
+            ConfigHistory(0, config),
+            RaftLog(),
+            term=0,
+            vote=0,
+            applied_index=0,
+            commit_index=0,
+            settings=self.settings,
+            random=Random(self.random.random()),
+            heard=host.heard,
+            now=self.now,
+        )
         host.add(node)
         return node
 

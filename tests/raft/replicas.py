@@ -54,11 +54,19 @@ class Solo:
     """A replica with entries of the given terms, all on its disk; `out` is what it did last."""
 
     def __init__(
-        self, terms: Sequence[int] = (), term: int = 1, vote: int = 0, *,
-        voters: Sequence[int] = (ME, TWO, THREE), learners: Sequence[int] = (), commit: int = 0,
-        applied: int = 0, recovering: bool = False, instant: bool = True,
+        self,
+        terms: Sequence[int] = (),
+        term: int = 1,
+        vote: int = 0,
+        *,
+        voters: Sequence[int] = (ME, TWO, THREE),
+        learners: Sequence[int] = (),
+        commit: int = 0,
+        applied: int = 0,
+        recovering: bool = False,
+        instant: bool = True,
         settings: RaftSettings | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.log = RaftLog()
         if terms:
             self.log.append(make_entries(terms))
@@ -68,12 +76,20 @@ class Solo:
         self.instant = instant  # the disk answers at once
         self.out = Effects()
         self.node = RaftNode(
-            GROUP, ME, ConfigHistory(0, Config(tuple(voters), tuple(learners))), self.log,
+            GROUP,
+            ME,
+            ConfigHistory(0, Config(tuple(voters), tuple(learners))),
+            self.log,
             term=term,
-            vote=vote, applied_index=applied, commit_index=commit,
-            settings=settings or RaftSettings(), random=Random(1), heard=self.heard, now=NOW,
+            vote=vote,
+            applied_index=applied,
+            commit_index=commit,
+            settings=settings or RaftSettings(),
+            random=Random(1),
+            heard=self.heard,
+            now=NOW,
             may_miss_entries=recovering,
-        )  # fmt: skip
+        )
 
     # -- turning it ----------------------------------------------------------------------------
 
@@ -123,9 +139,16 @@ class Solo:
         return self.with_out("tick")
 
     def append(
-        self, terms: Sequence[int] = (), *, after: int | None = None, after_term: int | None = None,
-        commit: int = 0, source: int = TWO, term: int | None = None, context: int = 0,
-    ) -> Effects:  # fmt: skip
+        self,
+        terms: Sequence[int] = (),
+        *,
+        after: int | None = None,
+        after_term: int | None = None,
+        commit: int = 0,
+        source: int = TWO,
+        term: int | None = None,
+        context: int = 0,
+    ) -> Effects:
         """A message of a leader whose log agrees with ours up to `after`."""
         after = self.log.last_index if after is None else after
         prev_term = self.log.term(after) if after_term is None else after_term
@@ -137,10 +160,18 @@ class Solo:
         entries = make_entries(terms, RaftLog(after + 1, prev_term, offset, chain))
         return self.step(
             Append(
-                GROUP, source, ME, self.node.term if term is None else term, after, prev_term,
-                0, entries, commit, context,
+                GROUP,
+                source,
+                ME,
+                self.node.term if term is None else term,
+                after,
+                prev_term,
+                0,
+                entries,
+                commit,
+                context,
             )
-        )  # fmt: skip
+        )
 
     def ack(self, source: int, index: int, **more: Any) -> Effects:
         return self.step(AppendReply(GROUP, source, ME, self.node.term, True, index, **more))

@@ -102,9 +102,16 @@ def test_a_restarted_node_is_recognised_at_once() -> None:
     assert follower.leader == leader.replica and peer.incarnation == known
     beat.incarnation += 100
     newer = Append(
-        1, leader.replica, follower.replica, leader.term + 1, follower.log.last_index,
-        follower.log.last_term, 0, [], 0,
-    )  # fmt: skip
+        1,
+        leader.replica,
+        follower.replica,
+        leader.term + 1,
+        follower.log.last_index,
+        follower.log.last_term,
+        0,
+        [],
+        0,
+    )
     flock.hosts[other].receive(number, Packet([newer], [beat]), flock.now)
     assert follower.leader == leader.replica, "what it says after its restart counts"
     beat.incarnation += 1

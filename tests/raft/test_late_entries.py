@@ -16,12 +16,21 @@ def test_a_hint_that_came_before_its_entries_is_not_forgotten() -> None:
     """It is answered, and so not said again; a quiet group would stand still behind it."""
     node, out = (
         RaftNode(
-            GROUP, OWN, ConfigHistory(0, Config((OWN, LEADER))), RaftLog(), term=0, vote=0,
-            applied_index=0, commit_index=0, settings=RaftSettings(), random=Random(1), heard={},
+            GROUP,
+            OWN,
+            ConfigHistory(0, Config((OWN, LEADER))),
+            RaftLog(),
+            term=0,
+            vote=0,
+            applied_index=0,
+            commit_index=0,
+            settings=RaftSettings(),
+            random=Random(1),
+            heard={},
             now=0,
         ),
         Effects(),
-    )  # fmt: skip
+    )
     first, second = ((index, 1, 0, 0, 0, NOOP, index, b"") for index in (1, 2))
     node.step(Append(GROUP, LEADER, OWN, 1, 0, 0, 0, [first], 0), 10, out)
     node.commit_hint(LEADER, 1, 2, out)

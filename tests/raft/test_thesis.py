@@ -93,10 +93,16 @@ def test_one_member_at_a_time() -> None:
         leader.node.change(Config((ME, TWO)), leader.now)
     leader.ack(TWO, 1)
     for wrong in (
-        Config(()), Config((ME,)), Config((ME, TWO, THREE, FOUR)), Config((ME, TWO, THREE)),
-        Config((ME, TWO, FOUR)), Config((ME, TWO, TWO)), Config((ME, TWO), (TWO,)),
-        Config((ME, TWO, THREE), (FOUR, FIVE)), Config((ME, TWO), (FOUR,)),
-    ):  # fmt: skip
+        Config(()),
+        Config((ME,)),
+        Config((ME, TWO, THREE, FOUR)),
+        Config((ME, TWO, THREE)),
+        Config((ME, TWO, FOUR)),
+        Config((ME, TWO, TWO)),
+        Config((ME, TWO), (TWO,)),
+        Config((ME, TWO, THREE), (FOUR, FIVE)),
+        Config((ME, TWO), (FOUR,)),
+    ):
         with pytest.raises(NotPossibleNow):
             leader.node.change(wrong, leader.now)
     leader.do("change", Config((ME, TWO)), leader.now)

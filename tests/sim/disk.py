@@ -282,9 +282,11 @@ class SimDisk:
         return twin
 
     def survivor(
-        self, sectors: Mapping[tuple[int, int], int], changes: Collection[int],
+        self,
+        sectors: Mapping[tuple[int, int], int],
+        changes: Collection[int],
         sizes: Mapping[int, int] | None = None,
-    ) -> SimDisk:  # fmt: skip
+    ) -> SimDisk:
         """What is left: of each (file, sector) that version (a large number: the newest), else the
         durable one; those changes of names by their number, as far as they are possible without
         the others; of files whose size is not durable, that size (else all of it).

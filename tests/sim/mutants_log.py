@@ -79,10 +79,17 @@ def _reply_with(index_of: Any) -> Any:
         since = node.started_term if node.health is ReplicaHealth.RECOVERING else 0
         out.send.append(
             t.AppendReply(
-                node.group, node.replica, node.leader, node.term, True, index_of(self, node.log),
-                since, self._context, not node.health.votes,
+                node.group,
+                node.replica,
+                node.leader,
+                node.term,
+                True,
+                index_of(self, node.log),
+                since,
+                self._context,
+                not node.health.votes,
             )
-        )  # fmt: skip
+        )
 
     return reply
 

@@ -39,9 +39,13 @@ def bug_what_is_lacking_is_not_noted() -> list[Any]:
     original = Journal.hard_state
 
     def hard_state(
-        self: Journal, uid: int, term: int, vote: int, incomplete: bool = False,
+        self: Journal,
+        uid: int,
+        term: int,
+        vote: int,
+        incomplete: bool = False,
         lacking: bool = False,
-    ) -> int:  # fmt: skip
+    ) -> int:
         return original(self, uid, term, vote, incomplete, False)
 
     return [(Journal, "hard_state", hard_state)]

@@ -76,9 +76,15 @@ def bug_snapshot_of_what_is_not_applied() -> list[Any]:
     def make(self: Replica) -> t.Snapshot:
         log, index = self.node.log, self.node.log.last_index
         return t.Snapshot(
-            index, log.term(index), self.node.configs.current, log.first_index, log.start_term,
-            log.start_offset, log.start_chain, self.machine.snapshot(),
-        )  # fmt: skip
+            index,
+            log.term(index),
+            self.node.configs.current,
+            log.first_index,
+            log.start_term,
+            log.start_offset,
+            log.start_chain,
+            self.machine.snapshot(),
+        )
 
     return [(Replica, "snapshot", make)]
 
@@ -147,9 +153,15 @@ def _vote_as(current: Any) -> Any:
         theirs, ours = (ask.last_term, ask.last_index), (log.last_term, log.last_index)
         if current(theirs, ours):
             ask = t.VoteRequest(
-                ask.group, ask.source, ask.target, ask.term, log.last_index, log.last_term,
-                ask.pre, ask.transfer,
-            )  # fmt: skip
+                ask.group,
+                ask.source,
+                ask.target,
+                ask.term,
+                log.last_index,
+                log.last_term,
+                ask.pre,
+                ask.transfer,
+            )
             if theirs > ours:
                 ask.last_term += 1
         original(self, ask, now, out)

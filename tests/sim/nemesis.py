@@ -30,11 +30,35 @@ if TYPE_CHECKING:
 
 TROUBLE_MS = 5000  # of each history, then comes peace
 KINDS = (
-    "crash", "boundary crash", "disk crash", "pause", "partition", "one-way", "isolate", "ring",
-    "loss", "duplicates", "delay", "late", "clog", "stall", "transfer", "compact", "all at once",
-    "wipe", "corruption", "rot", "read", "membership", "trap", "relapse", "churn", "mute", "blink",
+    "crash",
+    "boundary crash",
+    "disk crash",
+    "pause",
+    "partition",
+    "one-way",
+    "isolate",
+    "ring",
+    "loss",
+    "duplicates",
+    "delay",
+    "late",
+    "clog",
+    "stall",
+    "transfer",
+    "compact",
+    "all at once",
+    "wipe",
+    "corruption",
+    "rot",
+    "read",
+    "membership",
+    "trap",
+    "relapse",
+    "churn",
+    "mute",
+    "blink",
     "ghost",
-)  # fmt: skip
+)
 # What goes deep together: some seeds take one of these, most of it, and a little of anything else.
 PROFILES = {
     "members": ("membership", "churn", "trap", "mute", "transfer", "isolate"),

@@ -10,9 +10,17 @@ GROUP = 7
 def row(index: int, offset: int = 0, count: int = 0, group: int = GROUP, **other: int) -> Any:
     fields = {"segment": 1, "position": 512 + index, "length": 10, "term": 1} | other
     return (
-        group, index, fields["segment"], fields["position"], fields["length"], count, offset,
-        fields["term"], 1000 + index, index * 3,
-    )  # fmt: skip
+        group,
+        index,
+        fields["segment"],
+        fields["position"],
+        fields["length"],
+        count,
+        offset,
+        fields["term"],
+        1000 + index,
+        index * 3,
+    )
 
 
 def record(kind: int, group: int = GROUP, payload: bytes = b"", **fields: int) -> Any:

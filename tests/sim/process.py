@@ -235,9 +235,13 @@ class Process:
         parts = snapshot_parts(snapshot)
         self.journal.snapshot(node.group, snapshot.index, snapshot.term, parts)
         batch = self.journal.start(
-            node.group, snapshot.start_index, snapshot.start_term, snapshot.start_offset,
-            snapshot.start_chain, reset=True,
-        )  # fmt: skip
+            node.group,
+            snapshot.start_index,
+            snapshot.start_term,
+            snapshot.start_offset,
+            snapshot.start_chain,
+            reset=True,
+        )
         self.snapshots.append((batch, node.group, snapshot.index))
 
     def _save_state(self, uid: int, applied: int) -> None:

@@ -57,9 +57,14 @@ class Rig:
     def open(self) -> None:
         found: list[Any] = []
         self.journal = TappedJournal.open(
-            self.disk, OWNER, self.config, self.clock_ms, self.rng,
-            sink=lambda ops, segment, position: found.extend(flat(ops)), threads=False,
-        )  # fmt: skip
+            self.disk,
+            OWNER,
+            self.config,
+            self.clock_ms,
+            self.rng,
+            sink=lambda ops, segment, position: found.extend(flat(ops)),
+            threads=False,
+        )
         self.before, self.reported = found, 0
         for one in found:
             if len(one) == 10:
@@ -179,9 +184,13 @@ def recovered(
     """What a recovery of this disk finds."""
     found: list[Any] = []
     out = recover(
-        disk, groups or Groups(), watermark,
-        lambda ops, segment, position: found.extend(flat(ops)), owner=OWNER, repair=repair,
-    )  # fmt: skip
+        disk,
+        groups or Groups(),
+        watermark,
+        lambda ops, segment, position: found.extend(flat(ops)),
+        owner=OWNER,
+        repair=repair,
+    )
     return out, found
 
 
@@ -199,10 +208,14 @@ def journal_state(rig: Rig) -> Any:
     layout = rig.journal._layout
     batch = layout.batch
     return (
-        states_of(rig.groups), rig.journal.queued_bytes, layout.number, layout.tail, layout.limit,
+        states_of(rig.groups),
+        rig.journal.queued_bytes,
+        layout.number,
+        layout.tail,
+        layout.limit,
         {group: row[:] for group, row in layout.rows.by_group.items()},
         None if batch is None else (batch.records, len(batch.buffers), len(flat(batch.ops))),
-    )  # fmt: skip
+    )
 
 
 def refused(rig: Rig, error: type[Exception], call: Any) -> None:

@@ -39,9 +39,11 @@ Key = tuple[int, int]  # group, replica
 PORTION_BYTES = 4000
 AUDIT_MS = 250  # at least between two looks at everything
 TALLIED = {
-    "damage_found_total": "damaged segment", "damage_repaired_total": "segment repaired",
-    "entries_repaired_total": "entry repaired", "entries_given_wrong_total": "wrong entry given",
-}  # fmt: skip
+    "damage_found_total": "damaged segment",
+    "damage_repaired_total": "segment repaired",
+    "entries_repaired_total": "entry repaired",
+    "entries_given_wrong_total": "wrong entry given",
+}
 
 
 @dataclass

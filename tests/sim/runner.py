@@ -91,9 +91,12 @@ def _notes(error: BaseException, seed: int) -> str:
 
 
 def run(
-    first: int, count: int, processes: int = 0, tell: Callable[[str], object] = lambda text: None,
+    first: int,
+    count: int,
+    processes: int = 0,
+    tell: Callable[[str], object] = lambda text: None,
     play: Callable[[int], tuple[int, Summary | str, float]] = play,
-) -> Total:  # fmt: skip
+) -> Total:
     """`tell` is given the progress, every half minute, and each failure at once. `play` is called
     in other processes.
     """

@@ -50,9 +50,16 @@ class SimLog:
         with store.view() as view:
             groups = view.groups()
         self.journal = Journal.open(
-            disk, OWNER, config, world.wall_ms, random, groups=groups,
-            watermark=store.watermark, sink=store.commit, threads=False,
-        )  # fmt: skip
+            disk,
+            OWNER,
+            config,
+            world.wall_ms,
+            random,
+            groups=groups,
+            watermark=store.watermark,
+            sink=store.commit,
+            threads=False,
+        )
         self.index = Index(store, False, self.journal.wake)
         self.reader = SimReader(self)
         self.reclaimer = Reclaimer(disk, self.journal, self.index, self.reader, self.background)

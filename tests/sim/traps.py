@@ -19,8 +19,15 @@ if TYPE_CHECKING:
     from sim.world import World
 
 MOMENTS = (
-    "leads", "proposes", "changes", "truncates", "installs", "acknowledges", "votes", "commits",
-)  # fmt: skip
+    "leads",
+    "proposes",
+    "changes",
+    "truncates",
+    "installs",
+    "acknowledges",
+    "votes",
+    "commits",
+)
 CONSEQUENCES = (
     "power",
     "power",

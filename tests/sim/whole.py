@@ -53,10 +53,16 @@ class World:
         with self.store.view() as view:
             groups = view.groups()
         self.journal = Journal.open(
-            self.disk, OWNER, JournalConfig(segment_bytes=4096, soft_limit_bytes=0), lambda: 1,
-            self.rng, groups=groups, watermark=self.store.watermark, sink=self.store.commit,
+            self.disk,
+            OWNER,
+            JournalConfig(segment_bytes=4096, soft_limit_bytes=0),
+            lambda: 1,
+            self.rng,
+            groups=groups,
+            watermark=self.store.watermark,
+            sink=self.store.commit,
             threads=False,
-        )  # fmt: skip
+        )
         self.index = Index(self.store, False, lambda: None)
         self.reader = Reader(self.disk, self.index, self.journal.segment_name)
         self.reclaimer = Reclaimer(self.disk, self.journal, self.index, self.reader)
@@ -117,8 +123,16 @@ class World:
             return
         # Some groups are busy, the last one is nearly always idle.
         uid = self.rng.choices(sorted(self.models), (10, 10, 5, 3, 0.3))[0]
-        actions = (self.append, self.truncate, self.start, self.reset, self.vote, self.snap,
-                   self.hint, self.remove)  # fmt: skip
+        actions = (
+            self.append,
+            self.truncate,
+            self.start,
+            self.reset,
+            self.vote,
+            self.snap,
+            self.hint,
+            self.remove,
+        )
         action = self.rng.choices(actions, (40, 5, 12, 1, 5, 3, 3, 0.5))[0]
         action(uid, self.models[uid], self.journal.groups.by_uid[uid])
 

@@ -35,10 +35,17 @@ from myqueue.daemons.raft.node import RaftNode
 from myqueue.wal.store.store import Store
 
 SETTINGS = t.RaftSettings(
-    heartbeat_ms=50, election_timeout_ms_min=250, election_timeout_ms_max=500, retry_ms=150,
-    snapshot_retry_ms=400, inflight_bytes_max=4000, inflight_messages_max=4, append_bytes_max=600,
-    append_entries_max=16, memory_bytes_max=1500,
-)  # fmt: skip
+    heartbeat_ms=50,
+    election_timeout_ms_min=250,
+    election_timeout_ms_max=500,
+    retry_ms=150,
+    snapshot_retry_ms=400,
+    inflight_bytes_max=4000,
+    inflight_messages_max=4,
+    append_bytes_max=600,
+    append_entries_max=16,
+    memory_bytes_max=1500,
+)
 NODES = (3, 3, 3, 4, 5, 5)
 HEAL_MS = 20_000
 MEND_MS = 1_000  # more for each damaged segment: they are emptied at a pace, few at once
@@ -74,10 +81,12 @@ class World:
         # small messages let entries of two terms travel apart.
         entries, messages = random.choice(((1, 8), (4, 4), (16, 4), (16, 1)))
         self.settings = replace(
-            SETTINGS, election_timeout_ms_max=250 + random.choice((20, 100, 250, 250)),
-            append_entries_max=entries, inflight_messages_max=messages,
+            SETTINGS,
+            election_timeout_ms_max=250 + random.choice((20, 100, 250, 250)),
+            append_entries_max=entries,
+            inflight_messages_max=messages,
             memory_bytes_max=random.choice((300, 1500, 1500, 6000)),
-        )  # fmt: skip
+        )
         disk_ms, slow_disks = random.choice((4, 4, 30, 120)), random.choice((0.0, 0.4))
         self.report_ms = random.choice((0, 0, 10, 60))  # a report waits until the loop has time
         self.reclaim_rate = random.choice((0.0, 0.2, 0.9))  # steps of reclaim in a tick
@@ -92,12 +101,15 @@ class World:
         self.crash_rate = 0.0
         self.slots = {
             number: Slot(
-                number, SimDisk(), os.path.join(self._scratch, str(number)),
-                random.uniform(0.9, 1.1), random.randrange(10_000),
+                number,
+                SimDisk(),
+                os.path.join(self._scratch, str(number)),
+                random.uniform(0.9, 1.1),
+                random.randrange(10_000),
                 random.choice((120, 400)) if random.random() < slow_disks else disk_ms,
             )
             for number in range(1, random.choice(NODES) + 1)
-        }  # fmt: skip
+        }
         self.network = Network(self)
         self.nemesis = Nemesis(self)
         self.rot, self.starts = Rot(self), reclaiming.AgreedStarts()

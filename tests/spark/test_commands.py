@@ -85,11 +85,13 @@ class Standalone:
 
         home = Path(pyspark.__file__).parent
         environment = os.environ | {
-            "SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_NO_DAEMONIZE": "1",
+            "SPARK_HOME": str(home),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_NO_DAEMONIZE": "1",
             "JAVA_HOME": find_java(os.environ, self.folder) or "",
             "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "SPARK_WORKER_DIR": str(self.folder / "work"),
-        }  # fmt: skip
+        }
         with open(self.folder / f"{len(self.processes)}.log", "wb") as log:
             command = [str(home / "bin" / "spark-class"), *words]
             self.processes.append(
@@ -100,15 +102,26 @@ class Standalone:
         deploy = "org.apache.spark.deploy"
         listen = ("--host", "127.0.0.1")
         self.start(
-            f"{deploy}.master.Master", *listen, "--port", str(self.port),
-            "--webui-port", str(self.page),
-        )  # fmt: skip
+            f"{deploy}.master.Master",
+            *listen,
+            "--port",
+            str(self.port),
+            "--webui-port",
+            str(self.page),
+        )
         wait_for("the master of Spark", lambda: self._listens(self.port), 90)
         for page in self.pages:
             self.start(
-                f"{deploy}.worker.Worker", *listen, "--cores", "1", "--memory", "1g",
-                "--webui-port", str(page), self.address,
-            )  # fmt: skip
+                f"{deploy}.worker.Worker",
+                *listen,
+                "--cores",
+                "1",
+                "--memory",
+                "1g",
+                "--webui-port",
+                str(page),
+                self.address,
+            )
         return self
 
     @property
@@ -161,11 +174,26 @@ def test_verify_on_a_standalone_cluster(
 ) -> None:
     """D4: the command ships what executors need; they have Python and pyarrow, nothing of ours."""
     command = [
-        sys.executable, "-P", "-m", "myqueue.cli", "spark", "verify", str(folder),
-        "--master", standalone.address, "--no-stores", "--json", "--html", str(tmp_path / "v.html"),
-        "--conf", "spark.executor.memory=512m", "--conf", "spark.driver.host=127.0.0.1",
-        "--conf", "spark.driver.bindAddress=127.0.0.1",
-    ]  # fmt: skip
+        sys.executable,
+        "-P",
+        "-m",
+        "myqueue.cli",
+        "spark",
+        "verify",
+        str(folder),
+        "--master",
+        standalone.address,
+        "--no-stores",
+        "--json",
+        "--html",
+        str(tmp_path / "v.html"),
+        "--conf",
+        "spark.executor.memory=512m",
+        "--conf",
+        "spark.driver.host=127.0.0.1",
+        "--conf",
+        "spark.driver.bindAddress=127.0.0.1",
+    ]
     environment = os.environ | {"PYSPARK_PYTHON": bare_python, "SPARK_LOCAL_IP": "127.0.0.1"}
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, env=environment, timeout=240

@@ -44,9 +44,12 @@ def test_filters_schema_and_the_other_views(spark: Any, folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("option", "value", "text"),
-    [("view", "nothing", "view 'nothing'"), ("fromOffset", "-3", "not a number from 0 on"),
-     ("topics", "a", "option 'topics' is not known")],
-)  # fmt: skip
+    [
+        ("view", "nothing", "view 'nothing'"),
+        ("fromOffset", "-3", "not a number from 0 on"),
+        ("topics", "a", "option 'topics' is not known"),
+    ],
+)
 def test_a_wrong_option_says_what_is_right(
     spark: Any, folder: Path, option: str, value: str, text: str
 ) -> None:

@@ -15,9 +15,14 @@ def myq(folder: Path, *words: str, code: int = 0) -> str:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MYQ_")}
     done = subprocess.run(
         [sys.executable, "-P", "-m", "myqueue.cli", *words],
-        cwd=folder, env={**kept, "XDG_CONFIG_HOME": str(folder / "config")}, text=True,
-        capture_output=True, timeout=150, check=False, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+        cwd=folder,
+        env={**kept, "XDG_CONFIG_HOME": str(folder / "config")},
+        text=True,
+        capture_output=True,
+        timeout=150,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
     assert done.returncode == code, (words, done.stdout, done.stderr)
     return done.stdout if code == 0 else done.stdout + done.stderr
 

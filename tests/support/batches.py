@@ -19,9 +19,14 @@ def make_batch(
 
 
 def forged(
-    body: bytes, count: int, *, size: int | None = None, codec: int = batch.PLAIN,
-    producer: int = 0, sequence: int = 0,
-) -> bytes:  # fmt: skip
+    body: bytes,
+    count: int,
+    *,
+    size: int | None = None,
+    codec: int = batch.PLAIN,
+    producer: int = 0,
+    sequence: int = 0,
+) -> bytes:
     """A batch of any body, with a right checksum. `size` is what it says to unpack to."""
     says = len(body) if size is None else size
     first = batch._FIRST.pack(

@@ -45,13 +45,22 @@ class FakeReplica:
         self.broken: errors.MyQueueError | None = None  # what reading raises
         self.times: int | None = None
         self.node = SimpleNamespace(
-            term=1, role=t.Role.FOLLOWER, log=self.log, commit_index=0, replica=name,
-            group=uid, vote=0, leader=0, applied_index=0, health=ReplicaHealth.HEALTHY,
+            term=1,
+            role=t.Role.FOLLOWER,
+            log=self.log,
+            commit_index=0,
+            replica=name,
+            group=uid,
+            vote=0,
+            leader=0,
+            applied_index=0,
+            health=ReplicaHealth.HEALTHY,
             started_term=1,
             configs=SimpleNamespace(current_index=0),
             config=t.Config(tuple(voters), tuple(learners)),
-            leading=SimpleNamespace(followers={}), is_heard=lambda _member, _now: True,
-        )  # fmt: skip
+            leading=SimpleNamespace(followers={}),
+            is_heard=lambda _member, _now: True,
+        )
 
     @property
     def is_leader(self) -> bool:
@@ -94,11 +103,9 @@ class FakeEngine:
         self.counts = DaemonMetrics()
         self.log = SimpleNamespace(
             identity=SimpleNamespace(disk="disk-a"),
-            journal=SimpleNamespace(
-                space_low=False, recovered=SimpleNamespace(unknown_loss=False)
-            ),
+            journal=SimpleNamespace(space_low=False, recovered=SimpleNamespace(unknown_loss=False)),
             clear_unknown_loss=lambda: setattr(self, "is_sure", True),
-        )  # fmt: skip
+        )
         self.is_sure = False
         self.names: dict[int, int] = {}  # replicas that can't take part, by group
         self.removals_in_progress: dict[int, int] = {}  # removed, and not on the disk yet
@@ -243,9 +250,13 @@ class FakeEngine:
 def config(managers: int = 2) -> Any:
     nodes = tuple((node, f"manager-{node}:1") for node in range(1, managers + 1))
     return SimpleNamespace(
-        managers=nodes, advertise="me:1", peer_advertise="me:2", host="here", cluster="c",
+        managers=nodes,
+        advertise="me:1",
+        peer_advertise="me:2",
+        host="here",
+        cluster="c",
         segment_bytes=64 << 20,
-    )  # fmt: skip
+    )
 
 
 class World:

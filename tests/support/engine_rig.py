@@ -93,9 +93,16 @@ class Node:
 
         self.log.poll = polled  # type: ignore[method-assign]
         self.engine = Engine(
-            "broker", self.number, random.getrandbits(60) | 1, self.log, t.RaftSettings(),
-            self.net.clock, random, Wire(self.net, self.number), self.owner,
-        )  # fmt: skip
+            "broker",
+            self.number,
+            random.getrandbits(60) | 1,
+            self.log,
+            t.RaftSettings(),
+            self.net.clock,
+            random,
+            Wire(self.net, self.number),
+            self.owner,
+        )
         self.engine.open_groups()
         self.runs = True
 

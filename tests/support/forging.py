@@ -63,9 +63,13 @@ def spots(daemon: Path, kind: int = f.ENTRY, group: int | None = None) -> list[S
     out = []
     for segment in segments(daemon):
         files = RealFiles(str(daemon / "wal"), read_only=True)
-        for record, payload in Segment(
-            files, segment.name, segment.number, segment.uid, segment.size, segment.capacity
-        ).scan().records():  # fmt: skip
+        for record, payload in (
+            Segment(
+                files, segment.name, segment.number, segment.uid, segment.size, segment.capacity
+            )
+            .scan()
+            .records()
+        ):
             if record.kind == kind and group in (None, record.group):
                 path = daemon / "wal" / segment.name
                 out.append(Spot(path, segment.uid, record, bytes(payload)))

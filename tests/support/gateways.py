@@ -43,8 +43,9 @@ class Gateway:
         with open(self.folder / f"{self.name}.log", "ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "myqueue.gateway.main", *words],
-                stderr=log, stdin=subprocess.DEVNULL,
-            )  # fmt: skip
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+            )
         if ready:
             wait_for(f"{self.name} to be ready", self._is_ready, 60)
         return self
@@ -85,9 +86,15 @@ class Gateway:
 
 
 def ask(
-    port: int, method: str, path: str, body: Any = None, *, timeout: float = 40.0,
-    headers: dict[str, str] | None = None, **query: Any,
-) -> Answer:  # fmt: skip
+    port: int,
+    method: str,
+    path: str,
+    body: Any = None,
+    *,
+    timeout: float = 40.0,
+    headers: dict[str, str] | None = None,
+    **query: Any,
+) -> Answer:
     """One request on a connection of its own: status and JSON."""
     with Client([port], timeout=timeout) as client:
         return client.ask(method, path, body, headers=headers, **query)
@@ -103,9 +110,14 @@ class Client:
         self._connection: HTTPConnection | None = None
 
     def ask(
-        self, method: str, path: str, body: Any = None, *, headers: dict[str, str] | None = None,
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        headers: dict[str, str] | None = None,
         **query: Any,
-    ) -> Answer:  # fmt: skip
+    ) -> Answer:
         """`body`: an object, or bytes as they are. A failed connection raises."""
         if query:
             path += "?" + urllib.parse.urlencode(query)
@@ -124,9 +136,15 @@ class Client:
         return response.status, answer
 
     def insist(
-        self, method: str, path: str, body: Any = None, *, key: str, seconds: float = 90.0,
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        key: str,
+        seconds: float = 90.0,
         **query: Any,
-    ) -> dict[str, Any]:  # fmt: skip
+    ) -> dict[str, Any]:
         """Repeats with the same Idempotency-Key, at any gateway, until it succeeds."""
         end = time.monotonic() + seconds
         while True:
@@ -158,9 +176,7 @@ class Client:
         self.close()
 
 
-FAILURE_KEYS = {
-    "status", "message", "code", "name", "retriable", "outcome", "component", "hint",
-}  # fmt: skip
+FAILURE_KEYS = {"status", "message", "code", "name", "retriable", "outcome", "component", "hint"}
 BESIDE = {
     "NOT_READY": {"problems", "omitted"},  # of /healthz
     "BATCH_UNREADABLE": {"topic", "partition", "offset", "next_offset", "messages"},

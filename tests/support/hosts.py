@@ -107,14 +107,20 @@ class Network:
         switch = self._space(SWITCH)
         ip("netns", "add", switch)
         ip(
-            "-batch", "-", batch=f"link add {self._link} type veth peer name p254 netns {switch}\n"
+            "-batch",
+            "-",
+            batch=f"link add {self._link} type veth peer name p254 netns {switch}\n"
             f"addr add {self.addresses[CLIENTS]}/24 dev {self._link}\n"
             f"link set {self._link} up\n",
-        )  # fmt: skip
+        )
         ip(
-            "-n", switch, "-batch", "-", batch="link add bridge type bridge\n"
+            "-n",
+            switch,
+            "-batch",
+            "-",
+            batch="link add bridge type bridge\n"
             "link set bridge up\nlink set p254 master bridge\nlink set p254 up\n",
-        )  # fmt: skip
+        )
         self._tc(SWITCH, "qdisc", "add", "dev", "p254", "clsact")
 
     def add(self, host: str) -> None:
@@ -125,14 +131,21 @@ class Network:
         space, switch = self._space(host), self._space(SWITCH)
         ip("netns", "add", space)
         ip(
-            "-n", switch, "-batch", "-",
+            "-n",
+            switch,
+            "-batch",
+            "-",
             batch=f"link add {port} type veth peer name eth0 netns {space}\n"
             f"link set {port} master bridge\nlink set {port} up\n",
-        )  # fmt: skip
+        )
         ip(
-            "-n", space, "-batch", "-", batch="link set lo up\n"
+            "-n",
+            space,
+            "-batch",
+            "-",
+            batch="link set lo up\n"
             f"addr add {self.addresses[host]}/24 dev eth0\nlink set eth0 up\n",
-        )  # fmt: skip
+        )
         self._tc(SWITCH, "qdisc", "add", "dev", port, "clsact")
 
     def _tc(self, host: str, *words: str) -> None:
@@ -246,12 +259,15 @@ class Hosts(Cluster):
         client, peer = self.ports[name]
         managers = [one for one in self.names if one[0] == "manager"]
         return {
-            "id": name[1], "cluster": "test", "data": str(self.data(name)),
-            "host": host_of(name), "listen": f"{self.at(name)}:{client}",
+            "id": name[1],
+            "cluster": "test",
+            "data": str(self.data(name)),
+            "host": host_of(name),
+            "listen": f"{self.at(name)}:{client}",
             "peer_listen": f"{self.at(name)}:{peer}",
             "managers": [f"{one[1]}@{self.at(one)}:{self.ports[one][1]}" for one in managers],
             **self.settings,
-        }  # fmt: skip
+        }
 
     def add_broker(self) -> Name:
         name = self.next_broker()

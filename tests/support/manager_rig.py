@@ -121,16 +121,26 @@ class FakeEngine:
 
 def config_of(node: int, managers: int) -> DaemonConfig:
     values = {
-        "id": node, "cluster": "test", "data": "/nowhere", "listen": f"127.0.0.1:{9091 + node}",
+        "id": node,
+        "cluster": "test",
+        "data": "/nowhere",
+        "listen": f"127.0.0.1:{9091 + node}",
         "peer_listen": f"127.0.0.1:{9191 + node}",
         "managers": [f"{n}@127.0.0.1:{9191 + n}" for n in range(1, managers + 1)],
-    }  # fmt: skip
+    }
     names = {
-        "advertise": "", "peer_advertise": "", "host": f"host-{node}", "log": "text",
-        "insecure": False, "heartbeat_ms": 100, "election_timeout_ms": 500,
-        "segment_bytes": 1 << 26, "soft_limit_bytes": 0, "stop_within_ms": 3000,
+        "advertise": "",
+        "peer_advertise": "",
+        "host": f"host-{node}",
+        "log": "text",
+        "insecure": False,
+        "heartbeat_ms": 100,
+        "election_timeout_ms": 500,
+        "segment_bytes": 1 << 26,
+        "soft_limit_bytes": 0,
+        "stop_within_ms": 3000,
         "log_entries": 20_000,
-    }  # fmt: skip
+    }
     return check_config("manager", {one.name: one.default for one in SETTINGS} | names | values)
 
 
@@ -256,10 +266,15 @@ class Cluster:
     def manager_beat(self, node: int, **changes: Any) -> None:
         """One beat of another manager; it is answered."""
         state = {
-            "disk": f"manager-disk-{node}", "incarnation": 5, "address": f"127.0.0.1:{9091 + node}",
-            "peer": f"127.0.0.1:{9191 + node}", "host": f"host-{node}", "applied": 0,
-            "producers": [], "consumers": [],
-        }  # fmt: skip
+            "disk": f"manager-disk-{node}",
+            "incarnation": 5,
+            "address": f"127.0.0.1:{9091 + node}",
+            "peer": f"127.0.0.1:{9191 + node}",
+            "host": f"host-{node}",
+            "applied": 0,
+            "producers": [],
+            "consumers": [],
+        }
         frame = protocol.encode(protocol.BEAT, 9, state | changes)
         self.manager.handle_peer_request(self.peer("manager", node), protocol.decode(frame), [])
         name, envelope = self.engine.peer_replies.pop()
@@ -308,20 +323,35 @@ class FakeBroker:
 
     def state(self, **changes: Any) -> dict[str, Any]:
         state = {
-            "disk": self.disk, "incarnation": self.incarnation,
-            "address": f"127.0.0.1:{9291 + self.node}", "peer": f"127.0.0.1:{9391 + self.node}",
-            "host": self.host, "version": self.version, "full": self.full,
+            "disk": self.disk,
+            "incarnation": self.incarnation,
+            "address": f"127.0.0.1:{9291 + self.node}",
+            "peer": f"127.0.0.1:{9391 + self.node}",
+            "host": self.host,
+            "version": self.version,
+            "full": self.full,
             "groups": [
-                [group, self.incarnation_of(group), group in self.leads, self.leads.get(group, 0),
-                 self.follows.get(group, 0), 0, self.ends.get(group, 0),
-                 10 * self.ends.get(group, 0),
-                 self.members_of(group) if group in self.leads else None]
+                [
+                    group,
+                    self.incarnation_of(group),
+                    group in self.leads,
+                    self.leads.get(group, 0),
+                    self.follows.get(group, 0),
+                    0,
+                    self.ends.get(group, 0),
+                    10 * self.ends.get(group, 0),
+                    self.members_of(group) if group in self.leads else None,
+                ]
                 for group in sorted(self.groups)
             ],
-            "lost": self.lost, "voteless": self.voteless,
-            "producers": [], "consumers": [], "disk_low": self.disk_low, "free_bytes": 1 << 30,
+            "lost": self.lost,
+            "voteless": self.voteless,
+            "producers": [],
+            "consumers": [],
+            "disk_low": self.disk_low,
+            "free_bytes": 1 << 30,
             "load": 5,
-        }  # fmt: skip
+        }
         if self.full:
             held = {group: self.incarnation_of(group) for group in self.groups} | dict(self.lost)
             state["held"] = [list(one) for one in sorted(held.items())]

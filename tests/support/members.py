@@ -41,9 +41,14 @@ class Member(threading.Thread):
         self.fenced = 0
         self._stop_asked = threading.Event()
         self.consumer = Consumer(
-            cluster, topic, name=name, on_assign=self._assign, on_revoke=self._revoke,
-            on_lost=self._lost, **settings,
-        )  # fmt: skip
+            cluster,
+            topic,
+            name=name,
+            on_assign=self._assign,
+            on_revoke=self._revoke,
+            on_lost=self._lost,
+            **settings,
+        )
 
     def _assign(self, names: list[TopicPartition]) -> None:
         now = time.monotonic()
@@ -123,8 +128,9 @@ class Process:
         with open(self.file, "wb") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", str(Path(__file__)), cluster, topic, name, group],
-                stdout=out, stdin=subprocess.DEVNULL,
-            )  # fmt: skip
+                stdout=out,
+                stdin=subprocess.DEVNULL,
+            )
 
     @property
     def seen(self) -> list[Seen]:

@@ -71,9 +71,12 @@ class Rig:
 
 def broker(node: int, hosts: int = 1000, disk: str = "") -> dict[str, Any]:
     return {
-        "node": node, "disk": disk or f"disk-{node}", "address": f"127.0.0.1:{9291 + node}",
-        "peer": f"127.0.0.1:{9391 + node}", "host": f"host-{node % hosts}",
-    }  # fmt: skip
+        "node": node,
+        "disk": disk or f"disk-{node}",
+        "address": f"127.0.0.1:{9291 + node}",
+        "peer": f"127.0.0.1:{9391 + node}",
+        "host": f"host-{node % hosts}",
+    }
 
 
 def plain(outcome: Any) -> Any:

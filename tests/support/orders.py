@@ -15,9 +15,12 @@ def orders(**more: Any) -> dict[str, Any]:
 
 
 def wanted_row(
-    group: int, replicas: list[list[int]], settings: dict[str, int] | None = None,
-    leaving: list[list[int]] | None = None, moved: int = 0,
-) -> list[Any]:  # fmt: skip
+    group: int,
+    replicas: list[list[int]],
+    settings: dict[str, int] | None = None,
+    leaving: list[list[int]] | None = None,
+    moved: int = 0,
+) -> list[Any]:
     return [group, "events", 2, 40, replicas, settings or {}, leaving or [], moved]
 
 

@@ -67,17 +67,30 @@ class Topic:
         self.entries.append(make_entry(self.entries, t.NOOP, b"", 0, term))
 
     def data(
-        self, count: int, *, producer: int = 7, size: int = 40, term: int = TERM, epoch: int = 0,
-        sequence: int | None = None, codec: int = batch.PLAIN, keys: list[Any] | None = None,
-        headers: list[Any] | None = None, times: list[int] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        count: int,
+        *,
+        producer: int = 7,
+        size: int = 40,
+        term: int = TERM,
+        epoch: int = 0,
+        sequence: int | None = None,
+        codec: int = batch.PLAIN,
+        keys: list[Any] | None = None,
+        headers: list[Any] | None = None,
+        times: list[int] | None = None,
+    ) -> None:
         sequence = self.sequences.get(producer, 0) if sequence is None else sequence
         offset = self.end
         columns = [values_of(self.name, offset, count, size), keys, headers, times]
         payload = batch.make(
-            columns, WALL_MS + offset, producer=producer, epoch=epoch, sequence=sequence,
+            columns,
+            WALL_MS + offset,
+            producer=producer,
+            epoch=epoch,
+            sequence=sequence,
             codec=codec,
-        )  # fmt: skip
+        )
         self.sequences[producer] = sequence + count
         self.entries.append(make_entry(self.entries, t.DATA, payload, count, term))
 
@@ -173,9 +186,13 @@ class Broker:
 
 
 def write_cluster(
-    folder: Path, topics: list[Topic], nodes: Iterable[int] = (1, 2, 3), *,
-    segment_bytes: int = 1 << 16, apply: bool = True,
-) -> dict[int, Path]:  # fmt: skip
+    folder: Path,
+    topics: list[Topic],
+    nodes: Iterable[int] = (1, 2, 3),
+    *,
+    segment_bytes: int = 1 << 16,
+    apply: bool = True,
+) -> dict[int, Path]:
     """All of it, as a healthy cluster would have it; the brokers' folders by node."""
     nodes = tuple(nodes)
     out = {}

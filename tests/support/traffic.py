@@ -34,9 +34,14 @@ class Writer(threading.Thread):
     """
 
     def __init__(
-        self, cluster: str, topic: str, name: str, rate: float, ledger: AckLedger | None = None,
+        self,
+        cluster: str,
+        topic: str,
+        name: str,
+        rate: float,
+        ledger: AckLedger | None = None,
         **settings: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(name=name, daemon=True)
         self.topic, self.pause_s, self.ledger = topic, 1 / rate, ledger
         self.producer = Producer(cluster, **settings)

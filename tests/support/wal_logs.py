@@ -49,9 +49,13 @@ def append(log: Log, group: int, count: int, payload: bytes) -> None:
 
 
 def make_log(
-    daemon: Path, rounds: int = 20, *, seed: int = 1, payload: bytes = b"hello " * 50,
+    daemon: Path,
+    rounds: int = 20,
+    *,
+    seed: int = 1,
+    payload: bytes = b"hello " * 50,
     segment_bytes: int = SEGMENT_BYTES,
-) -> Path:  # fmt: skip
+) -> Path:
     """A daemon's folder with a log of some segments, closed; returns the folder of the log."""
     log = open_log(daemon, seed, segment_bytes)
     for group in GROUPS:

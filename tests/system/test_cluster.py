@@ -179,11 +179,13 @@ def test_leaders_and_replicas_are_spread(cluster: Cluster) -> None:
             address = f"tcp://127.0.0.1:{cluster.ports[name][0]}"
             told = wait_for(
                 "every manager knows",
-                lambda at=address: "spread"
-                in cluster.session.call(at, 14, ("topics", {}, 0, False)).result().envelope[4][
-                    "topics"
-                ],
-            )  # fmt: skip
+                lambda at=address: (
+                    "spread"
+                    in cluster.session.call(at, 14, ("topics", {}, 0, False))
+                    .result()
+                    .envelope[4]["topics"]
+                ),
+            )
             assert told
 
 

@@ -258,10 +258,21 @@ def test_beats_of_brokers_that_are_none(cluster: Cluster, strangers: Any) -> Non
     """M5: what is registered is told to all; nothing of this is."""
     one = strangers(("manager", 1), 1)
     beat = {
-        "disk": "made-up", "incarnation": 1, "address": "127.0.0.1:9", "peer": "127.0.0.1:9",
-        "host": "h", "version": 0, "full": True, "groups": [], "held": [], "producers": [],
-        "consumers": [], "disk_low": False, "free_bytes": 1, "load": 0,
-    }  # fmt: skip
+        "disk": "made-up",
+        "incarnation": 1,
+        "address": "127.0.0.1:9",
+        "peer": "127.0.0.1:9",
+        "host": "h",
+        "version": 0,
+        "full": True,
+        "groups": [],
+        "held": [],
+        "producers": [],
+        "consumers": [],
+        "disk_low": False,
+        "free_bytes": 1,
+        "load": 0,
+    }
     before = cluster.session.read("brokers").result()["brokers"]
     odd = (None, [], {"a": 1}, -1, 1.5, "no address", "x" * 400, fuzz.DEEP, LAST)
     with honest(cluster, "beats"):
@@ -309,11 +320,12 @@ def flooded(cluster: Cluster, random: Random, sent: list[int]) -> Iterator[None]
     command = [sys.executable, "-P", str(FUZZ), ",".join(ports), ",".join(groups)]
     two = [
         subprocess.Popen(
-            [*command, str(random.getrandbits(30)), "250"], stdin=subprocess.PIPE,
+            [*command, str(random.getrandbits(30)), "250"],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
         for _ in range(2)
-    ]  # fmt: skip
+    ]
     try:
         for one in two:
             assert one.stdout and one.stdout.readline() == b"ready\n"

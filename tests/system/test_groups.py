@@ -78,9 +78,12 @@ class Crowd:
 
     def add(self) -> Member:
         member = Member(
-            self.cluster.address, self.topic, self._name(), group=self.topic,
+            self.cluster.address,
+            self.topic,
+            self._name(),
+            group=self.topic,
             session_timeout_ms=SESSION_MS,
-        )  # fmt: skip
+        )
         member.start()
         self.living.append(member)
         return member
@@ -114,9 +117,7 @@ class Crowd:
     def _wait_for_owners(self, partitions: set[int], begin: float, amid: str) -> None:
         def owned() -> bool:
             known = [dict(one.assigned) for one in self.living]
-            return all(
-                any(p in of and of[p][1] > begin for of in known) for p in partitions
-            )  # fmt: skip
+            return all(any(p in of and of[p][1] > begin for of in known) for p in partitions)
 
         wait_for("others to go on with its partitions", owned, 40)
         self.hand_overs[amid].append(

@@ -89,9 +89,11 @@ def test_a_client_never_speaks_with_peers(cluster: Cluster, folder: Path, with_k
             socket.curve_publickey, socket.curve_secretkey = client.public, client.secret
             socket.curve_serverkey = doors.peers.public
         monitor = socket.get_monitor_socket(
-            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-            | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_DISCONNECTED
-        )  # fmt: skip
+            zmq.EVENT_HANDSHAKE_SUCCEEDED
+            | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+            | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+            | zmq.EVENT_DISCONNECTED
+        )
         socket.connect(f"tcp://127.0.0.1:{cluster.ports['broker', 1][1]}")
         assert monitor.poll(10_000)
         event = int.from_bytes(monitor.recv_multipart()[0][:2], "little")

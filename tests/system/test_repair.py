@@ -55,9 +55,10 @@ class Damage:
 
     def __init__(self, cluster: Cluster, name: Name, group: int, *, last: bool = False) -> None:
         found = {  # the last place of each
-            one.record.index: one for one in wal_logs.records(cluster.data(name) / "wal")
+            one.record.index: one
+            for one in wal_logs.records(cluster.data(name) / "wal")
             if one.record.kind == f.ENTRY and one.record.group == group and one.record.length > SIZE
-        }  # fmt: skip
+        }
         chosen = found[max(found) if last else sorted(found)[len(found) // 8]]
         self.path, record = chosen.path, chosen.record
         self.name, self.cluster, self.group = name, cluster, group
@@ -100,9 +101,12 @@ def repairs(cluster: Cluster) -> str:
     """What an operator sees."""
     command = [sys.executable, "-P", "-m", "myqueue.cli", "broker", "repairs"]
     done = subprocess.run(
-        [*command, "--cluster", cluster.address], text=True, capture_output=True, timeout=60,
+        [*command, "--cluster", cluster.address],
+        text=True,
+        capture_output=True,
+        timeout=60,
         check=True,
-    )  # fmt: skip
+    )
     return done.stdout
 
 
@@ -154,9 +158,10 @@ def test_the_scrubber_finds_it_and_in_a_manager_too(cluster: Cluster, filled: ob
     manager = ("manager", 3)
     at_rest = Damage(cluster, BROKERS[0], group_of(cluster, "still"))
     records = [
-        one for one in wal_logs.records(cluster.data(manager) / "wal")
+        one
+        for one in wal_logs.records(cluster.data(manager) / "wal")
         if one.record.kind == f.ENTRY and one.record.length > 20
-    ]  # fmt: skip
+    ]
     at_rest.turn()
     path, record = records[len(records) // 2]
     wal_logs.flip(path, record.position + f.RECORD_HEADER_BYTES + 3)
@@ -262,8 +267,9 @@ def test_on_a_majority_it_stops_and_says_why(
     for name in BROKERS[:2]:
         wait_for(
             "a plain no",
-            lambda at=name: fetched(cluster, at, group, lost)[0] == errors.CorruptData.code, 30,
-        )  # fmt: skip
+            lambda at=name: fetched(cluster, at, group, lost)[0] == errors.CorruptData.code,
+            30,
+        )
     acked = sum(len(writer.acked) for writer in writers)
     wait_for("others go on", lambda: sum(len(w.acked) for w in writers) > acked + 50, 30)
     with (

@@ -104,9 +104,8 @@ def fetch_all(cluster: Cluster, name: Name, topic: str) -> list[tuple[int, bytes
         ((_, code, _, end, batches, _),) = answer.envelope[3]
         assert not code, (name, errors.error_of(code))
         out += [
-            (first, bytes(frame))
-            for (first, _), frame in zip(batches, answer.frames, strict=True)
-        ]  # fmt: skip
+            (first, bytes(frame)) for (first, _), frame in zip(batches, answer.frames, strict=True)
+        ]
         if not batches:
             assert offset == end
             return out

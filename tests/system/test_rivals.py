@@ -61,9 +61,12 @@ def test_a_copy_of_a_folder_is_refused_and_named(cluster: Cluster, tmp_path: Pat
             assert not more, (told, more)
             real = f"127.0.0.1:{cluster.ports[REAL][1]}"
             assert told == {
-                "problem": "rival", "kind": "broker", "node": 2,
-                "address": f"127.0.0.1:{peer}", "connected": real,
-            }  # fmt: skip
+                "problem": "rival",
+                "kind": "broker",
+                "node": 2,
+                "address": f"127.0.0.1:{peer}",
+                "connected": real,
+            }
             said = line_of(tmp_path / "log", "not-joined")
             assert f"broker 2 is connected already, from {real}" in said and "Stop one" in said
             assert "peer-refused" in cluster.log(("manager", 1))
@@ -100,11 +103,24 @@ def test_who_repeats_what_a_broker_says_is_not_heard(cluster: Cluster) -> None:
         assert kind == protocol.GREETED
         before = [cluster.leader_of("t", number) for number in range(3)]
         state = {
-            "disk": disk, "incarnation": incarnation + 1, "address": "127.0.0.1:1",
-            "peer": "127.0.0.1:2", "host": "", "version": 0, "full": True, "groups": [],
-            "held": [], "lost": [], "producers": [], "consumers": [], "disk_low": False,
-            "free_bytes": 0, "load": 0, "damaged": [], "used_bytes": 0,
-        }  # fmt: skip
+            "disk": disk,
+            "incarnation": incarnation + 1,
+            "address": "127.0.0.1:1",
+            "peer": "127.0.0.1:2",
+            "host": "",
+            "version": 0,
+            "full": True,
+            "groups": [],
+            "held": [],
+            "lost": [],
+            "producers": [],
+            "consumers": [],
+            "disk_low": False,
+            "free_bytes": 0,
+            "load": 0,
+            "damaged": [],
+            "used_bytes": 0,
+        }
         beat = protocol.encode(protocol.BEAT, 1, state)
         packet = protocol.encode(protocol.PACKET, 1, [], [])
         others: list[Name] = [("manager", 1), ("broker", 1), ("broker", 3)]

@@ -123,8 +123,9 @@ def test_a_broker_goes_on_without_the_partition_that_others_contradict(
     wait_for("nothing else", lambda: [kept] == cluster.problems(), 60)  # three copies again
     found = [
         one.path.read_bytes()[one.record.position :][: one.record.length + 200]
-        for one in wal_logs.records(Path(kept["kept"])) if one.record.kind == f.ENTRY
-    ]  # fmt: skip
+        for one in wal_logs.records(Path(kept["kept"]))
+        if one.record.kind == f.ENTRY
+    ]
     assert any(b"acknowledged" in one for one in found)
     produce(cluster, BACK, b"after")
     produce(cluster, QUIET, b"after")

@@ -107,8 +107,10 @@ def test_stop_and_go(tmp_path: Path, full: bool, seed: int | None, record_proper
         counted = judge(readers, writers)
         gaps = nemesis.gaps_s
         p50, p99 = percentile(gaps, 0.5), percentile(gaps, 0.99)
-        print(f"{counted}\n{nemesis.done}\n{len(gaps)} kills of a leader: p50 {p50:.2f} s,"
-              f" p99 {p99:.2f} s, longest {max(gaps):.2f} s")  # fmt: skip
+        print(
+            f"{counted}\n{nemesis.done}\n{len(gaps)} kills of a leader: p50 {p50:.2f} s,"
+            f" p99 {p99:.2f} s, longest {max(gaps):.2f} s"
+        )
         assert counted["failed"] == 0, "a majority was there all the time"
         assert p50 <= 1.0, f"interruptions: {sorted(gaps)}"
         if len(gaps) >= 30:  # of fewer, a 99th percentile is just the worst one

@@ -21,9 +21,14 @@ SEED = f.segment_seed(UID)
 OWNER = bytes(range(16))
 HEADER = f.SegmentHeader(7, UID, 64 << 20, 1_700_000_000_123, OWNER)
 FIELDS = {
-    "group": 0x1122334455667788, "index": 9, "term": 3, "offset": 1000, "count": 5,
-    "time_ms": 1_700_000_000_456, "chain": 0xFEDCBA9876543210,
-}  # fmt: skip
+    "group": 0x1122334455667788,
+    "index": 9,
+    "term": 3,
+    "offset": 1000,
+    "count": 5,
+    "time_ms": 1_700_000_000_456,
+    "chain": 0xFEDCBA9876543210,
+}
 ROWS = [
     f.FooterRow(2, 5, 9, 50, 90, 3, 1000, 2000, 5, 777, 1 << f.ENTRY | 1 << f.HARD_STATE),
     f.FooterRow(1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1 << f.GROUP_CREATED),
@@ -130,8 +135,13 @@ def test_the_fields_stand_where_format_md_says() -> None:
     assert raw[8:10] == b"MQ" and raw[10] == 1 and raw[11] == 0x51
     assert unpack_from("<III", raw, 12) == (len(raw) - 72, 4097, 5)
     assert unpack_from("<6Q", raw, 24) == (
-        FIELDS["group"], 9, 3, 1000, FIELDS["time_ms"], FIELDS["chain"],
-    )  # fmt: skip
+        FIELDS["group"],
+        9,
+        3,
+        1000,
+        FIELDS["time_ms"],
+        FIELDS["chain"],
+    )
     uid_crc = crc32(UID.to_bytes(8, "little"))
     header_crc = crc32(raw[8:72], uid_crc)
     assert unpack_from("<II", raw) == (header_crc, crc32(raw[72:], header_crc))
@@ -142,10 +152,19 @@ def test_the_fields_stand_where_format_md_says() -> None:
 
 
 @given(
-    seed=U32, kind=st.sampled_from(sorted(f.KIND_NAMES)), position=U32, payload=st.binary(),
-    flags=st.integers(0, 255), group=U64, index=U64, term=U64, offset=U64, count=U32, time_ms=U64,
+    seed=U32,
+    kind=st.sampled_from(sorted(f.KIND_NAMES)),
+    position=U32,
+    payload=st.binary(),
+    flags=st.integers(0, 255),
+    group=U64,
+    index=U64,
+    term=U64,
+    offset=U64,
+    count=U32,
+    time_ms=U64,
     chain=U64,
-)  # fmt: skip
+)
 def test_what_is_written_is_read(
     seed: int, kind: int, position: int, payload: bytes, **fields: int
 ) -> None:

@@ -143,9 +143,15 @@ def test_where_the_newest_hint_stands() -> None:
     groups = Groups()
     places = []
     for kind, index, segment in (
-        (f.COMMIT, 0, 1), (f.COMMIT, 5, 2), (f.COMMIT, 3, 3), (f.COMMIT, 5, 4), (f.SNAPSHOT, 4, 5),
-        (f.SNAPSHOT, 5, 6), (f.COMMIT, 6, 7), (f.SNAPSHOT, 2, 8),
-    ):  # fmt: skip
+        (f.COMMIT, 0, 1),
+        (f.COMMIT, 5, 2),
+        (f.COMMIT, 3, 3),
+        (f.COMMIT, 5, 4),
+        (f.SNAPSHOT, 4, 5),
+        (f.SNAPSHOT, 5, 6),
+        (f.COMMIT, 6, 7),
+        (f.SNAPSHOT, 2, 8),
+    ):
         flags = f.LAST if kind == f.SNAPSHOT else 0
         groups.apply(other(kind, index=index, flags=flags), segment, b"")
         group = groups.by_uid[7]

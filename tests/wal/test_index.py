@@ -81,9 +81,15 @@ def test_runs_over_the_border_keep_their_limits(index: Index) -> None:
     index.poll()
     index.add([rows(6, 9)], 1, 700)
     for first, last, size, wanted in (
-        (4, 7, 1000, [4, 5, 6, 7]), (4, 7, 30, [4, 5, 6]), (4, 7, 20, [4, 5]), (4, 7, 0, [4]),
-        (6, 99, 1000, [6, 7, 8, 9]), (6, 9, 0, [6]), (10, 12, 100, []), (5, 4, 100, []),
-    ):  # fmt: skip
+        (4, 7, 1000, [4, 5, 6, 7]),
+        (4, 7, 30, [4, 5, 6]),
+        (4, 7, 20, [4, 5]),
+        (4, 7, 0, [4]),
+        (6, 99, 1000, [6, 7, 8, 9]),
+        (6, 9, 0, [6]),
+        (10, 12, 100, []),
+        (5, 4, 100, []),
+    ):
         assert [row.index for row in index.rows(GROUP, first, last, size)] == wanted
 
 

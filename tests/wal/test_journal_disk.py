@@ -60,10 +60,19 @@ def recount(scan: Scan) -> list[f.FooterRow]:
         times = [r.time_ms for r in entries]
         rows.append(
             f.FooterRow(
-                group, first.index, last.index, first.offset, last.offset + last.count, last.term,
-                min(times), max(times), len(entries), sum(72 + r.length for r in entries), kinds,
+                group,
+                first.index,
+                last.index,
+                first.offset,
+                last.offset + last.count,
+                last.term,
+                min(times),
+                max(times),
+                len(entries),
+                sum(72 + r.length for r in entries),
+                kinds,
             )
-        )  # fmt: skip
+        )
     return rows
 
 

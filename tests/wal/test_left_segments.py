@@ -119,9 +119,15 @@ def test_what_was_lost_from_its_end_before_stays_corrupt(rig: Rig) -> None:
         assert [one.position for one in lost] == [begin]
         assert out.unknown_loss == (watermark == (0, 0)), "what was lost is in the store"
         journal = Journal.open(
-            disk, disk_owner(disk), config, lambda: 1, Random(1),
-            groups=groups, watermark=watermark, threads=False,
-        )  # fmt: skip
+            disk,
+            disk_owner(disk),
+            config,
+            lambda: 1,
+            Random(1),
+            groups=groups,
+            watermark=watermark,
+            threads=False,
+        )
         journal.close()
         assert (name, begin) in verified(disk)
 
@@ -163,9 +169,15 @@ def test_files_of_older_programs_are_judged_as_before(rig: Rig) -> None:
     mark = f.record_at(rig.disk.read(second, 512, 72), 0, 512, seed)
     assert mark is not None and mark.chain > 512 and number == 2
     old = f.encode_record(
-        seed, f.MARK, 512, count=mark.count, index=mark.index, term=mark.term,
-        offset=mark.offset, time_ms=mark.time_ms,
-    )  # fmt: skip
+        seed,
+        f.MARK,
+        512,
+        count=mark.count,
+        index=mark.index,
+        term=mark.term,
+        offset=mark.offset,
+        time_ms=mark.time_ms,
+    )
     rig.disk.overwrite(second, 512, old)
     trailer = (name, 4096 - 72)
     assert trailer in corrupt(recovered(rig.disk.worst())[0].findings)

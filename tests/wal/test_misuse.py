@@ -17,9 +17,15 @@ ONE, TWO = 1, 2
 def entry(index: int, payload: Any = b"good", **fields: int) -> Any:
     named = {"term": 1, "offset": 0, "count": 0, "time": 0, "type": 0, "chain": 0} | fields
     return (
-        index, named["term"], named["offset"], named["count"], named["time"], named["type"],
-        named["chain"], payload,
-    )  # fmt: skip
+        index,
+        named["term"],
+        named["offset"],
+        named["count"],
+        named["time"],
+        named["type"],
+        named["chain"],
+        payload,
+    )
 
 
 @pytest.fixture

@@ -70,9 +70,10 @@ def test_neighbours_are_read_at_once(world: World) -> None:
     assert reads < last_index(world) / 2
 
 
-@pytest.mark.parametrize(("uid", "at"), [
-    (GROUP, -1), (GROUP, 2**64), (GROUP, 1.5), (GROUP, None), (-1, 1), (2**64, 1), ("1", 1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("uid", "at"),
+    [(GROUP, -1), (GROUP, 2**64), (GROUP, 1.5), (GROUP, None), (-1, 1), (2**64, 1), ("1", 1)],
+)
 def test_what_cannot_be_a_place_is_the_callers_mistake(world: World, uid: Any, at: Any) -> None:
     """And no damage of the store, which would be thrown away for it."""
     reader = world.reader

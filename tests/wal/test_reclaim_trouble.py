@@ -195,8 +195,13 @@ def test_a_hint_is_salvaged_with_the_segment_it_stands_in(worlds: Any) -> None:
 
 def salvaged(world: World, number: int) -> None:
     log: Any = SimpleNamespace(
-        journal=world.journal, index=world.index, reader=world.reader, store=world.store,
-        reclaimer=world.reclaimer, background=BackgroundJobs(), files=world.disk,
-    )  # fmt: skip
+        journal=world.journal,
+        index=world.index,
+        reader=world.reader,
+        store=world.store,
+        reclaimer=world.reclaimer,
+        background=BackgroundJobs(),
+        files=world.disk,
+    )
     for _ in Evacuation(log, number, lambda uid: False).run():
         world.commit()

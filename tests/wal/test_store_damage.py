@@ -40,8 +40,11 @@ def test_a_changed_value_is_never_an_answer(store: Store, table: str) -> None:
     with store._env.begin(db=tables[table]) as txn:
         items = list(txn.cursor())
     key, right = items[0] if table != "meta" else next(one for one in items if b"mark" in one[0])
-    damaged = [bytes(b ^ (bit if at == i else 0) for i, b in enumerate(right))
-               for at in range(len(right)) for bit in (1, 128)]  # fmt: skip
+    damaged = [
+        bytes(b ^ (bit if at == i else 0) for i, b in enumerate(right))
+        for at in range(len(right))
+        for bit in (1, 128)
+    ]
     damaged += [right[:-1], right + b"\0", b"", bytes(len(right))]
     if table != "meta" and len(items) > 1:
         damaged.append(items[1][1])

@@ -320,8 +320,10 @@ def test_verify(myq, daemon: Path) -> None:
     (found,) = value["logs"][0]["findings"]
     assert found["segment"] == path.name
     assert (found["position"], found["byte"], found["bit"]) == (
-        record.position, record.position + 72, 4,
-    )  # fmt: skip
+        record.position,
+        record.position + 72,
+        4,
+    )
     assert (found["group"], found["index"]) == (f"{record.group:016x}", record.index)
 
 

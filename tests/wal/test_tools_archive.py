@@ -83,8 +83,9 @@ def test_damaged_segments_are_refused_and_the_others_go_on(run, daemon: Path) ->
     assert "were not archived" in err
     assert result["copied"] == [name for name in names if name not in (names[1], names[2])]
     assert [(one["segment"], one["position"]) for one in result["refused"]] == [
-        (names[1], record.position), (names[2], t.SEGMENT_BYTES - 72),
-    ]  # fmt: skip
+        (names[1], record.position),
+        (names[2], t.SEGMENT_BYTES - 72),
+    ]
     folder = Path(result["to"])
     assert not any(path.name.startswith(names[1]) for path in folder.iterdir())
     flip(path, record.position + 100)

@@ -34,9 +34,8 @@ KEY = bytes(range(16))
 GROUP = 0x64
 ODD = b"\x00\xff"
 KEYED = batch.make(
-    [[ODD], None, None, None], WALL_MS, epoch=batch.KEYED_EPOCH,
-    producer=1 << 63 | 5, sequence=6,
-)  # fmt: skip
+    [[ODD], None, None, None], WALL_MS, epoch=batch.KEYED_EPOCH, producer=1 << 63 | 5, sequence=6
+)
 
 
 @pytest.fixture
@@ -85,29 +84,49 @@ def shown(kind: int, payload: bytes, most: int = 256) -> dict[str, Any]:
 
 @pytest.mark.parametrize("codec", [batch.PLAIN, batch.ZLIB])
 def test_messages(dump, codec: int) -> None:
-    columns = [
-        ["hällo".encode(), ODD, b""], [b"k", None, ODD], [{"h": b"1"}, None, {}], [0, 5, 2],
-    ]  # fmt: skip
+    columns = [["hällo".encode(), ODD, b""], [b"k", None, ODD], [{"h": b"1"}, None, {}], [0, 5, 2]]
     data = batch.make(columns, WALL_MS, producer=7, epoch=2, sequence=40, codec=codec)
     payloads = [(t.NOOP, b"", 0), (t.DATA, KEYED, 1), (t.DATA, data, 3)]
     keyed, found = of_json(dump(payloads, "--json", "--kind", "ENTRY"))[1:]
     size = len(msgpack.packb(columns))
     assert found == {
         "batch": {
-            "producer": 7, "epoch": 2, "sequence": 40, "key": None, "count": 3, "time_ms": WALL_MS,
-            "codec": ["none", "zlib"][codec], "stored_bytes": len(data) - batch.HEADER_BYTES,
-            "body_bytes": size, "problem": None,
+            "producer": 7,
+            "epoch": 2,
+            "sequence": 40,
+            "key": None,
+            "count": 3,
+            "time_ms": WALL_MS,
+            "codec": ["none", "zlib"][codec],
+            "stored_bytes": len(data) - batch.HEADER_BYTES,
+            "body_bytes": size,
+            "problem": None,
             "messages": [
-                {"offset": 1, "time_ms": WALL_MS, "key": {"text": "k"},
-                 "value": {"text": "hällo"}, "headers": {"h": {"text": "1"}}},
-                {"offset": 2, "time_ms": WALL_MS + 5, "key": None,
-                 "value": {"hex": "00ff"}, "headers": None},
-                {"offset": 3, "time_ms": WALL_MS + 2, "key": {"hex": "00ff"},
-                 "value": {"text": ""}, "headers": {}},
+                {
+                    "offset": 1,
+                    "time_ms": WALL_MS,
+                    "key": {"text": "k"},
+                    "value": {"text": "hällo"},
+                    "headers": {"h": {"text": "1"}},
+                },
+                {
+                    "offset": 2,
+                    "time_ms": WALL_MS + 5,
+                    "key": None,
+                    "value": {"hex": "00ff"},
+                    "headers": None,
+                },
+                {
+                    "offset": 3,
+                    "time_ms": WALL_MS + 2,
+                    "key": {"hex": "00ff"},
+                    "value": {"text": ""},
+                    "headers": {},
+                },
             ],
         },
         "cut": False,
-    }  # fmt: skip
+    }
     about = keyed["batch"]
     assert about["key"] == "80000000000000050000000000000006"
     assert (about["producer"], about["epoch"], about["sequence"]) == (None, None, None)
@@ -194,20 +213,30 @@ def test_commands_of_a_partition(dump) -> None:
     found = of_json(dump(payloads, "--json", "--kind", "ENTRY"))
     assert [one["cut"] for one in found] == [False] * 5
     assert [one["command"] for one in found] == [
-        {"operation": "COMMIT", "count": 2, "rows": [
-            {"consumer": "c1", "offset": 12, "member_epoch": 3, "assignment_epoch": 4},
-            {"consumer": "c2", "offset": None, "member_epoch": 5, "assignment_epoch": 6},
-        ]},
-        {"operation": "TAKE", "count": 2, "rows": [
-            {"consumer": "c1", "key": KEY.hex(), "most": 10, "nothing_too": True},
-            {"consumer": "c2", "key": KEY.hex(), "most": 1, "nothing_too": False},
-        ]},
+        {
+            "operation": "COMMIT",
+            "count": 2,
+            "rows": [
+                {"consumer": "c1", "offset": 12, "member_epoch": 3, "assignment_epoch": 4},
+                {"consumer": "c2", "offset": None, "member_epoch": 5, "assignment_epoch": 6},
+            ],
+        },
+        {
+            "operation": "TAKE",
+            "count": 2,
+            "rows": [
+                {"consumer": "c1", "key": KEY.hex(), "most": 10, "nothing_too": True},
+                {"consumer": "c2", "key": KEY.hex(), "most": 1, "nothing_too": False},
+            ],
+        },
         {"operation": "START", "offset": 100, "index": 20, "bytes_gone": 4096},
-        {"operation": "FORGET", "count": 1, "rows": [
-            {"consumer": "c1", "member_epoch": 3, "assignment_epoch": 4},
-        ]},
+        {
+            "operation": "FORGET",
+            "count": 1,
+            "rows": [{"consumer": "c1", "member_epoch": 3, "assignment_epoch": 4}],
+        },
         {"operation": "KEY_STEP"},
-    ]  # fmt: skip
+    ]
     assert lines(dump([], "--kind", "ENTRY")) == [
         'COMMIT: consumer="c1" offset=12 member_epoch=3 assignment_epoch=4; '
         'consumer="c2" offset=null member_epoch=5 assignment_epoch=6',
@@ -237,8 +266,10 @@ def test_commands_of_the_managers(dump) -> None:
     found = of_json(dump(payloads, "--json", "--kind", "ENTRY"))
     arguments = {"name": "orders", "partitions": 3, "settings": settings}
     assert found[0]["command"] == {
-        "operation": "create_topic", "key": KEY.hex(), "arguments": arguments,
-    }  # fmt: skip
+        "operation": "create_topic",
+        "key": KEY.hex(),
+        "arguments": arguments,
+    }
     assert found[1]["command"]["key"] is None
     assert lines(dump([], "--kind", "ENTRY")) == [
         'create_topic: name="orders" partitions=3 settings={"retention_ms": 5} '
@@ -258,9 +289,14 @@ def test_groups(dump) -> None:
     (found,) = of_json(dump([(t.NOOP, b"", 0)], "--json", "--kind", "GROUP_CREATED"))
     replicas = [t.replica_id(1, 1), t.replica_id(2, 1)]
     assert found["group"] == {
-        "replica": replicas[0], "voters": replicas, "learners": [],
-        "topic": "orders", "partition": 3, "topic_uid": "0000000000000abc", "settings": {},
-    }  # fmt: skip
+        "replica": replicas[0],
+        "voters": replicas,
+        "learners": [],
+        "topic": "orders",
+        "partition": 3,
+        "topic_uid": "0000000000000abc",
+        "settings": {},
+    }
     (line,) = lines(dump([], "--kind", "GROUP_CREATED"))
     assert line.endswith('topic="orders" partition=3 topic_uid="0000000000000abc" settings={}')
     payload = pack_group_description(5, t.Config((5, 6), (7,)), b"managers")
@@ -324,12 +360,15 @@ def test_a_batch_of_nothing_but_lists_or_maps_says_why_it_is_not_opened(item: by
 
 
 REAL = [
-    KEYED, batch.make([[b"abc"] * 3, [b"k"] * 3, None, None], WALL_MS, codec=batch.ZLIB),
-    commit_command([["c1", 12, 3, 4]]), take_command([["c1", KEY, 10, True]]),
-    machine.start_command(1, 2, 3), machine.key_step_command(),
+    KEYED,
+    batch.make([[b"abc"] * 3, [b"k"] * 3, None, None], WALL_MS, codec=batch.ZLIB),
+    commit_command([["c1", 12, 3, 4]]),
+    take_command([["c1", KEY, 10, True]]),
+    machine.start_command(1, 2, 3),
+    machine.key_step_command(),
     Script().entry("seen", producers=[[1, 2]])[t.PAYLOAD],
     pack_group_description(5, t.Config((5, 6), (7,)), protocol.pack(["orders", 0, 9, {}])),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("payload", REAL, ids=range(len(REAL)))

@@ -300,14 +300,19 @@ def test_one_wrong_bit_is_found(length: int) -> None:
 def test_one_bit_in_a_gibibyte(tmp_path: Path) -> None:
     payload = Random(3).randbytes(16 << 10)
     wal = make_log(
-        tmp_path / "b1", rounds=(1 << 30) // (30 * len(payload)) + 1, payload=payload,
+        tmp_path / "b1",
+        rounds=(1 << 30) // (30 * len(payload)) + 1,
+        payload=payload,
         segment_bytes=64 << 20,
-    )  # fmt: skip
+    )
     assert sum(one.size for one in t.segments(wal)) >= 1 << 30
     path, record = nth(wal, f.ENTRY, 1234, 9)
     byte = record.position + 72 + 9999
     flip(path, byte, 6)
     found = the_finding(wal)
     assert (found.segment, found.position, found.byte, found.bit) == (
-        path.name, record.position, byte, 6,
-    )  # fmt: skip
+        path.name,
+        record.position,
+        byte,
+        6,
+    )

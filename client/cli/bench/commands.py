@@ -42,12 +42,13 @@ def _nemesis(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("--yes", is_flag=True, help="Do not ask for confirmation of --nemesis."),
         click.option(
-            "--nemesis", is_flag=True,
+            "--nemesis",
+            is_flag=True,
             help="During the measurement kill, freeze and restart daemons of the cluster that"
             " 'myq up' runs here, drain brokers and recreate a topic; report how long clients"
             " waited. Exit code 1 if an acknowledged message is lost or stored twice.",
         ),
-    ):  # fmt: skip
+    ):
         function = option(function)
     return function
 
@@ -142,16 +143,27 @@ def _topic(options: dict[str, Any]) -> Iterator[tuple[Session, str, str]]:
 
 def _load(options: dict[str, Any], cluster: str, topic: str) -> measurements.Load:
     return measurements.Load(
-        cluster, topic, options["size"], options["seconds"], options["warmup"],
-        options["batch_bytes"], options["in_flight"], options["single"], options["compression"],
-    )  # fmt: skip
+        cluster,
+        topic,
+        options["size"],
+        options["seconds"],
+        options["warmup"],
+        options["batch_bytes"],
+        options["in_flight"],
+        options["single"],
+        options["compression"],
+    )
 
 
 def _print_figures(kind: str, options: dict[str, Any], figures: dict[str, Any]) -> None:
     facts = {
-        "peer": "myqueue", "size": options["size"], "partitions": options["partitions"],
-        "durability": DURABILITY, "versions": {"myqueue": __version__}, **figures,
-    }  # fmt: skip
+        "peer": "myqueue",
+        "size": options["size"],
+        "partitions": options["partitions"],
+        "durability": DURABILITY,
+        "versions": {"myqueue": __version__},
+        **figures,
+    }
     felt = facts.get("nemesis")
     if options["as_json"]:
         output.write_json(f"myq.bench.{kind}/1", facts)
@@ -302,11 +314,15 @@ def everything(rate: float, messages: int, **options: Any) -> None:
         step("consume", lambda: measurements.consume(cluster, topic, seconds))
     with _topic(options) as (session, cluster, topic):
         single = {**options, "single": True, "in_flight": 64}
-        step("single", lambda: {
-            "extra": figures["extra"] | {
-                "single_msgs_s": measurements.produce(_load(single, cluster, topic), session)[
-                    "produce_msgs_s"
-                ]
-            }
-        })  # fmt: skip
+        step(
+            "single",
+            lambda: {
+                "extra": figures["extra"]
+                | {
+                    "single_msgs_s": measurements.produce(_load(single, cluster, topic), session)[
+                        "produce_msgs_s"
+                    ]
+                }
+            },
+        )
     _print_figures("all", options, figures)

@@ -201,9 +201,10 @@ def measure(
 
         figures: dict[str, Any] = {"connections": connections, "keys": keys, "errors": []}
         for name, requests, each in (
-            ("http_produce", produce(single_body), 1), ("http_consume", consume, 1),
+            ("http_produce", produce(single_body), 1),
+            ("http_consume", consume, 1),
             ("http_batch", produce(batch_body), batch),
-        ):  # fmt: skip
+        ):
             drive(target, requests, connections, min(1.0, seconds / 5))  # warm-up
             outcome = drive(target, requests, connections, seconds)
             figures[f"{name}_msgs_s"] = round(outcome.done * each / outcome.seconds)

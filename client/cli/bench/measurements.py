@@ -44,9 +44,10 @@ def produce(load: Load, session: Session) -> dict[str, Any]:
     """Send as much as possible for some seconds after a warm-up."""
     settings: dict[str, Any] = {
         "batch_bytes": 1 if load.single else load.batch_bytes,
-        "compression": load.compression, "max_in_flight": load.in_flight,
+        "compression": load.compression,
+        "max_in_flight": load.in_flight,
         "max_buffered_bytes": 4 * WINDOW_BYTES,
-    }  # fmt: skip
+    }
     with Producer(load.cluster, **settings) as producer:
         counter = _Acked()
         sender = threading.Thread(

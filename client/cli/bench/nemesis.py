@@ -218,12 +218,16 @@ def felt(witness: Witness, nemesis: Nemesis, found: list[tuple[int, int, int]]) 
         "interruption_p99_s": share(sorted(gaps), 0.99),
         "interruption_max_s": max(gaps, default=None),
         "faults": [[hurt.whom, hurt.how, gap] for hurt, gap in zip(hurts, gaps, strict=True)],
-        "sent": witness.sent, "acknowledged": len(witness.acked), "failed": len(witness.failed),
-        "errors": dict(errors), "lost": len(lost), "doubled": len(doubled),
+        "sent": witness.sent,
+        "acknowledged": len(witness.acked),
+        "failed": len(witness.failed),
+        "errors": dict(errors),
+        "lost": len(lost),
+        "doubled": len(doubled),
         "revenants": nemesis.revenants,
         "again": nemesis.again if nemesis.revenants else None,
         "whole": not (lost or doubled or nemesis.revenants),
-    }  # fmt: skip
+    }
 
 
 def lines(report: dict[str, Any]) -> Iterable[str]:

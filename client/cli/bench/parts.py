@@ -60,9 +60,12 @@ def percentiles(ns: list[int], prefix: str) -> dict[str, Any]:
         return round(ordered[min(len(ordered) - 1, int(len(ordered) * share))] / 1e3, 1)
 
     return {
-        f"{prefix}_p50_us": at(0.5), f"{prefix}_p99_us": at(0.99), f"{prefix}_p999_us": at(0.999),
-        f"{prefix}_max_us": at(1.0), f"{prefix}_n": len(ordered),
-    }  # fmt: skip
+        f"{prefix}_p50_us": at(0.5),
+        f"{prefix}_p99_us": at(0.99),
+        f"{prefix}_p999_us": at(0.999),
+        f"{prefix}_max_us": at(1.0),
+        f"{prefix}_n": len(ordered),
+    }
 
 
 def timed(call: Callable[[], object], count: int, seconds: float, warm: int = 50) -> list[int]:

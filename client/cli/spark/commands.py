@@ -44,11 +44,14 @@ def options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--conf", "conf", multiple=True, metavar="KEY=VALUE", help="Spark setting; repeatable."
         ),
         click.option(
-            "--master", default="local[*]", show_default=True, metavar="URL",
+            "--master",
+            default="local[*]",
+            show_default=True,
+            metavar="URL",
             help="Spark master: local[N], spark://HOST:PORT, yarn, k8s://…",
         ),
         click.argument("paths", nargs=-1),
-    ):  # fmt: skip
+    ):
         function = option(function)
     return function
 

@@ -40,9 +40,14 @@ def export(
         begin, left_out = time.monotonic(), list[str]()
         with progress(session, "Exporting"):
             rows = exported(
-                session, given(paths), target, topics, restart=restart, skip_unknown=skip_unknown,
+                session,
+                given(paths),
+                target,
+                topics,
+                restart=restart,
+                skip_unknown=skip_unknown,
                 note=left_out.append,
-            )  # fmt: skip
+            )
         took_s = time.monotonic() - begin
     facts = {"to": target, "messages": rows, "notes": left_out, "took_s": round(took_s, 3)}
     if as_json:

@@ -39,16 +39,25 @@ def rebuild(
     alone = Group(MANAGERS_GROUP, "managers", parts={log.disk: part})
     tasks = entry_tasks(
         Catalog([log], {MANAGERS_GROUP: alone}, catalog.certain),
-        {MANAGERS_GROUP: (after + 1, applied + 1)}, Wanted(), SPLIT_BYTES, may_miss=False,
-    )  # fmt: skip
+        {MANAGERS_GROUP: (after + 1, applied + 1)},
+        Wanted(),
+        SPLIT_BYTES,
+        may_miss=False,
+    )
     entries = [
         (
-            record.index, record.term, record.offset, record.count, record.time_ms,
-            record.entry_type, record.chain, bytes(payload),
+            record.index,
+            record.term,
+            record.offset,
+            record.count,
+            record.time_ms,
+            record.entry_type,
+            record.chain,
+            bytes(payload),
         )
         for task in tasks
         for record, payload in chosen(task)
-    ]  # fmt: skip
+    ]
     machine.apply(sorted(entries))
     for key in sorted(machine.tables.row_keys()):
         value = machine.tables.row(key)

@@ -52,9 +52,13 @@ def stats(
     ):
         begin = time.monotonic()
         facts = counted(
-            where, Spread(session), topics=topics or None, skip_unknown=skip_unknown, sink=sink,
+            where,
+            Spread(session),
+            topics=topics or None,
+            skip_unknown=skip_unknown,
+            sink=sink,
             progress=lambda label: progress(session, label),
-        )  # fmt: skip
+        )
         facts["took_s"] = round(time.monotonic() - begin, 3)
     if html is not None:
         write_html(html, stats_page(facts))

@@ -139,10 +139,9 @@ def _messages(
             "time_ms": head.time_ms + (columns.times[at] if columns.times else 0),
             "key": None if key is None else room.content(key),
             "value": room.content(columns.values[at]),
-            "headers": headers and {
-                room.part(name): room.content(raw) for name, raw in room.fitting(headers.items())
-            },
-        }  # fmt: skip
+            "headers": headers
+            and {room.part(name): room.content(raw) for name, raw in room.fitting(headers.items())},
+        }
 
 
 # -- commands -------------------------------------------------------------------------------------
@@ -159,22 +158,25 @@ class _Rows(NamedTuple):
 _NUMBER, _TEXT = protocol.is_int, protocol.is_text
 _ROWS: Final = {
     machine.COMMIT: _Rows(
-        "COMMIT", ("consumer", "offset", "member_epoch", "assignment_epoch"),
+        "COMMIT",
+        ("consumer", "offset", "member_epoch", "assignment_epoch"),
         protocol.list_of(protocol.row(_TEXT, _NUMBER, _NUMBER, _NUMBER)),
     ),
     machine.TAKE: _Rows(
-        "TAKE", ("consumer", "key", "most", "nothing_too"),
+        "TAKE",
+        ("consumer", "key", "most", "nothing_too"),
         protocol.list_of(protocol.row(_TEXT, protocol.is_key, _NUMBER, protocol.is_bool)),
     ),
     machine.FORGET: _Rows(
-        "FORGET", ("consumer", "member_epoch", "assignment_epoch"),
+        "FORGET",
+        ("consumer", "member_epoch", "assignment_epoch"),
         protocol.list_of(protocol.row(_TEXT, _NUMBER, _NUMBER)),
     ),
-}  # fmt: skip
+}
 _PLAIN: Final = {  # operations without rows
     machine.START: ("START", ("offset", "index", "bytes_gone")),
     machine.KEY_STEP: ("KEY_STEP", ()),
-}  # fmt: skip
+}
 
 
 def _as_command(record: f.Record, payload: bytes, most: int) -> Value | None:
@@ -211,9 +213,10 @@ def _of_partition(operation: Any, fields: list[Any], room: Room) -> Value | None
     if not row_format.fit(rows):
         return None
     return {
-        "operation": row_format.name, "count": len(rows),
+        "operation": row_format.name,
+        "count": len(rows),
         "rows": [_row(row_format, row, room) for row in room.fitting(rows)],
-    }  # fmt: skip
+    }
 
 
 def _row(row_format: _Rows, row: list[Any], room: Room) -> Value:
@@ -233,9 +236,10 @@ def _of_managers(key: bytes, rest: list[Any], room: Room) -> Value | None:
         return None
     operation, arguments = rest
     return {
-        "operation": room.part(operation), "key": room.part(key).hex() or None,
+        "operation": room.part(operation),
+        "key": room.part(key).hex() or None,
         "arguments": room.plain(arguments),
-    }  # fmt: skip
+    }
 
 
 # -- descriptions of Raft groups ------------------------------------------------------------------
@@ -252,9 +256,11 @@ def _as_group(record: f.Record, payload: bytes, most: int) -> Value | None:
         if about != b"managers":
             topic, number, topic_uid, settings = _list_of_4(protocol.unpack_found(about))
             facts = {
-                "topic": room.plain(topic), "partition": room.plain(number),
-                "topic_uid": f"{topic_uid:016x}", "settings": room.plain(settings),
-            }  # fmt: skip
+                "topic": room.plain(topic),
+                "partition": room.plain(number),
+                "topic_uid": f"{topic_uid:016x}",
+                "settings": room.plain(settings),
+            }
         members = {"voters": room.plain(voters), "learners": room.plain(learners)}
         facts = {"replica": room.plain(replica), **members, **facts}
     except (ValueError, TypeError):

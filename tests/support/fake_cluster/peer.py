@@ -195,9 +195,12 @@ class EchoDaemon:
             socket.send_multipart([identity, words.encode(words.PRODUCED, 0, rows)])
 
     def _answer(
-        self, identity: bytes, envelope: words.Envelope, frames: list[bytes],
+        self,
+        identity: bytes,
+        envelope: words.Envelope,
+        frames: list[bytes],
         results: dict[bytes, list[Any]],
-    ) -> list[Answer]:  # fmt: skip
+    ) -> list[Answer]:
         _, kind, request, *fields = envelope
         cluster = self.cluster
         if kind == words.PRODUCE:
