@@ -2,6 +2,10 @@
 
 `--states` and `--seeds` are given to tests as fixtures of the same name; None leaves the number to
 the test. With CI=true in the environment a skip is a failure: there, everything can be installed.
+
+`bin/test` runs pytest twice, with `--phase parallel` and then with `--phase serial`, which has the
+tests that are marked `serial`. In the first, a file runs in one worker, and so does a folder whose
+tests share a cluster, a browser or a Spark session.
 """
 
 import argparse
@@ -10,9 +14,13 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
+
+# Their fixtures of the whole session take many seconds and much memory: one worker makes them.
+SHARED = ("tests/browser", "tests/http", "tests/spark")
 
 
 def positive(text: str) -> int:
@@ -45,6 +53,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--go-on", type=Path, metavar="FOLDER", help="of a nemesis that ended early: hurt it again"
     )
     group.addoption("--mutations", action="store_true", help="have the simulator find known bugs")
+    group.addoption(
+        "--phase", choices=("parallel", "serial"), help="only what may run in parallel, or the rest"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -92,6 +103,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if long:
             config.hook.pytest_deselected(items=long)
             items[:] = [item for item in items if item not in long]
+    if phase := config.getoption("--phase"):  # the other phase has the rest: nothing is deselected
+        serial = phase == "serial"
+        items[:] = [item for item in items if bool(item.get_closest_marker("serial")) is serial]
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """The second phase imports only the few files that have tests for it."""
+    if config.getoption("--phase") != "serial" or collection_path.suffix != ".py":
+        return None
+    return "mark.serial" not in collection_path.read_text("utf-8") or None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `--dist loadfile`: what shares a fixture of the session stays together as well."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduler(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.partition("::")[0]
+            folder = path.rpartition("/")[0]
+            return folder if folder in SHARED else path
+
+    return Scheduler(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def skip_reasons(config: pytest.Config) -> Iterator[str]:

@@ -7,6 +7,7 @@ started is ended with it, by pid.
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
@@ -26,17 +27,27 @@ from myqueue.wire import protocol
 
 Name = tuple[str, int]  # ("broker", 2)
 PORTS = range(12_000, 30_000)  # below those that the kernel gives to outgoing connections
-_random = SystemRandom()
+
+
+def _ports_of_this_worker() -> list[int]:
+    """Those of other workers differ, so that a daemon that was killed finds its own free again."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    ports = PORTS[worker % workers :: workers]
+    return SystemRandom().sample(ports, len(ports))
+
+
+_ports = itertools.cycle(_ports_of_this_worker())
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody has now; each is held until all are found."""
+    """Ports that nobody has now, and that no other test of this process was given before."""
     held: list[socket.socket] = []
     try:
         while len(held) < count:
             one = socket.socket()
             try:
-                one.bind(("127.0.0.1", _random.choice(PORTS)))
+                one.bind(("127.0.0.1", next(_ports)))
             except OSError:
                 one.close()
                 continue

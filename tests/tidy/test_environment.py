@@ -15,7 +15,8 @@ import pytest
 from tidy.tree import ROOT
 
 FAKE_PYTHON = f"""#!/bin/sh
-# -m pip does what $FAKE_PIP says; $FAKE_OLD and $FAKE_BARE make it old or without venv.
+# -m pip does what $FAKE_PIP says, and -m pytest what $FAKE_PYTEST says, if it says anything;
+# $FAKE_OLD and $FAKE_BARE make it old or without venv.
 for last; do :; done
 case "$*" in
 *"version_info < (3, 11)"*) [ -z "$FAKE_OLD" ] ;;
@@ -26,6 +27,10 @@ case "$*" in
     echo "pip ${{last##*/}}" >>"$FAKE_LOG"
     eval "${{FAKE_PIP:-:}}" || exit 1
     cp "$FAKE_MYQ" "${{0%/*}}/myq" ;;
+*"-m pytest "*)
+    echo "$*" >>"$FAKE_LOG"
+    eval "${{FAKE_PYTEST:-:}}"
+    exec {sys.executable} "$@" ;;
 *) exec {sys.executable} "$@" ;;
 esac
 """
