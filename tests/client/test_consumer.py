@@ -331,6 +331,7 @@ def test_close_without_a_cluster_takes_no_longer_than_it_may(cluster, reads):
     assert time.monotonic() - begin < 1.5
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_fork_is_refused_in_the_child(cluster, reads):
     cluster.topic("t")
     with Consumer(cluster.address, ["t"]) as consumer:

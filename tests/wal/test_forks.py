@@ -16,6 +16,8 @@ from myqueue.wal.append.journal import JournalConfig
 from myqueue.wal.append.writer import Persisted
 from myqueue.wal.log import Log
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of Python 3.12
+
 GROUP = 5
 CONFIG = JournalConfig(segment_bytes=16 << 10, soft_limit_bytes=0, reserve_bytes=0)
 

@@ -318,6 +318,7 @@ def test_a_directory_that_cannot_be_used(tmp_path: Path) -> None:
         assert "chown" in caught.value.hint
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of Python 3.12
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_directory_of_another_user() -> None:
     """Not below tmp_path, which other users cannot enter."""
