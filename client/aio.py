@@ -153,7 +153,7 @@ class AsyncConsumer:
                 self._found = await self._made()
                 self._found.parting.kind = "AsyncConsumer"
                 loop = asyncio.get_running_loop()
-                self._found.on_news(partial(_wake, loop, self._news))
+                self._found._fetcher.listen(partial(_wake, loop, self._news))
         return self
 
     async def _made(self) -> Consumer:
@@ -188,14 +188,16 @@ class AsyncConsumer:
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Yield messages; the loop ends after `idle_timeout` seconds without one, or `close`."""
         consumer = self._consumer
+        take_run = partial(consumer._wait_for_run, 0.0)
+        handover = consumer._handover
         while True:
-            run: Iterator[Message] | None = await self._until(self._idle_s, consumer.take_run)
+            run: Iterator[Message] | None = await self._until(self._idle_s, take_run)
             if run is None:
                 return
             for message in run:
                 yield message
-                consumer.note_handled()
-                if consumer.check_withdrawals():
+                handover.commit_if_due()
+                if handover.is_due():
                     break
 
     async def _until(self, timeout: float | None, take: Callable[[], T | None]) -> T | None:
@@ -206,13 +208,13 @@ class AsyncConsumer:
             if not await _within(end, self._turn.acquire()):
                 return None  # another task is in a call, and this one's time is over
             try:
-                has_to_save = self._consumer.has_to_save()
+                has_to_save = self._consumer._handover.has_to_save()
                 result = None if has_to_save else take()
             finally:
                 self._turn.release()
             if has_to_save:
                 with suppress(Closed):
-                    if not await _within(end, self._call(self._consumer.save_leaving)):
+                    if not await _within(end, self._call(self._save_leaving)):
                         return None  # the commit goes on; the next call begins after it
                 continue
             left = self._slice_s if end is None else min(self._slice_s, end - time.monotonic())
@@ -225,6 +227,10 @@ class AsyncConsumer:
                 pass
             if self._consumer.is_closed():
                 return None
+
+    def _save_leaving(self) -> None:
+        with self._consumer._exclusive_call():
+            self._consumer._handover.save_leaving()
 
     async def commit(
         self,
@@ -336,7 +342,8 @@ def _make(make: Callable[[], Consumer], made: Future[Consumer]) -> None:
     try:
         consumer = make()
         try:
-            consumer.wait_until_ready()
+            with consumer._exclusive_call():
+                pass  # the topics are known: `poll` never waits for them
         except BaseException:
             consumer.close(0)
             raise

@@ -210,6 +210,7 @@ class ConsumerParting(_OfSession):
         owns_session: bool,
         fetcher: Fetcher,
         subscription: Subscription,
+        membership: GroupMembership | None,
         ids: set[int],
         auto_commit: bool,
     ) -> None:
@@ -217,7 +218,7 @@ class ConsumerParting(_OfSession):
         self._fetcher, self._subscription, self._ids = fetcher, subscription, ids
         self._auto_commit = auto_commit
         self._left = 0
-        self.membership: GroupMembership | None = None
+        self._membership = membership
         self.has_begun = False
 
     def start(self) -> None:
@@ -239,12 +240,12 @@ class ConsumerParting(_OfSession):
         self._left -= 1
         if self._left or self._has_ended:
             return
-        if self.membership is None or self._core.closed:
+        if self._membership is None or not self.has_begun or self._core.closed:
             self.end()
             return
         left: Future[Any] = Future()
         left.add_done_callback(lambda _: self.end())
-        self.membership.leave_from_here(left)
+        self._membership.leave_from_here(left)
 
     def last(self) -> None:
         with self._fetcher.changed:

@@ -1,16 +1,8 @@
-"""`Consumer`: hand out messages of topics and commit positions, in the application's thread.
+"""`Consumer`: the calls of an application that reads messages of topics.
 
 The I/O thread fetches ahead (`fetcher.py`) while the application works, so most calls find
-messages in memory. `poll` returns lists, iteration single messages. Both take from the same
-iterator, so they may be mixed, and no message is handed out twice.
-
-The *position* of a partition is known only to this consumer until it is committed: under the name
-of its group or consumer id, to the partition, where it is replicated like messages. `auto_commit`
-commits what earlier calls returned, never messages that the application may still work on: after a
-crash some messages come twice, and none is skipped.
-
-A consumer is for one thread: a second one that calls it at the same time gets ConcurrentUse. Only
-`close` may be called from any thread, and ends a waiting `poll` or loop.
+messages in memory. `poll` and iteration take from the same iterator, so they may be mixed, and no
+message is handed out twice. Waits are in short slices, so that Ctrl-C is never late.
 """
 
 from __future__ import annotations
@@ -18,24 +10,29 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
-from contextlib import ExitStack, suppress
+from contextlib import contextmanager
 from itertools import islice
-from typing import Any, Final, Self
+from threading import RLock
+from typing import Any, Final, Self, overload
 
 from myqueue import arguments
 from myqueue.cluster.session import Session
 from myqueue.constructors import lists_settings, named_arguments
 from myqueue.consumer.assignment import Assignment
 from myqueue.consumer.fetch_plan import limits_of
+from myqueue.consumer.fetcher import Fetcher
 from myqueue.consumer.group_membership import GroupMembership
+from myqueue.consumer.handover import Callback, Callbacks, Handover
 from myqueue.consumer.message import Message, TopicPartition
-from myqueue.consumer.partition_state import Ownership, PartitionState
-from myqueue.consumer.positions import SLICE_S, Callback, ConsumerPositions, call_back
-from myqueue.consumer.subscription import CommitRequest, Subscription, lost_error
+from myqueue.consumer.partition_state import StartRule
+from myqueue.consumer.positions import SLICE_S, Partitions, Positions
+from myqueue.consumer.subscription import Subscription, lost_error
 from myqueue.errors import (
     Closed,
+    ConcurrentUse,
+    Forked,
     InvalidRequest,
     MisuseError,
     MyQueueError,
@@ -47,14 +44,12 @@ from myqueue.settings import ConsumerSettings, ids_by_topic, who_commits
 
 log = logging.getLogger("myqueue.client")
 
-PAUSE_S_MAX: Final = 0.5
 CONTACT_S: Final = 1.0  # the constructor waits so long for any manager to answer
-RELEASE_COMMIT_S_MAX: Final = 3.0  # for the commit while another member waits for the partition
 LEAVE_S_MAX: Final = 1.0  # the part of `close` that is kept for leaving the group
 
 
 @lists_settings(ConsumerSettings)
-class Consumer(ConsumerPositions):
+class Consumer:
     """Reads messages of topics, each partition in the order of its offsets.
 
     >>> with Consumer("127.0.0.1:9092", ["orders"], group="billing") as consumer:  # doctest: +SKIP
@@ -117,9 +112,12 @@ class Consumer(ConsumerPositions):
     ) -> None:
         idle_timeout = arguments.seconds(idle_timeout, "idle_timeout")
         self._settings = ConsumerSettings.of(locals())
-        arguments.callback(on_assign, "on_assign")
-        arguments.callback(on_revoke, "on_revoke")
-        arguments.callback(on_lost, "on_lost")
+        for name, callback in (
+            ("on_assign", on_assign),
+            ("on_revoke", on_revoke),
+            ("on_lost", on_lost),
+        ):
+            arguments.callback(callback, name)
         names = arguments.texts(topics, "topics")
         ids = ids_by_topic(names, consumer_id)
         committers = who_commits(names, group, ids)
@@ -141,16 +139,35 @@ class Consumer(ConsumerPositions):
             limits=limits_of(self._settings),
             assignment=Assignment() if group else None,
         )
-        super().__init__(session, subscription, limit_ms)
-        self._on_assign, self._on_revoke = on_assign, on_revoke
-        self._on_lost = on_lost or on_revoke
-        self._membership: GroupMembership | None = None
+        self._session, self._subscription = session, subscription
+        self._fetcher = fetcher = Fetcher(session.core, subscription, limit_ms)
+        self._changed = fetcher.changed
+        self._membership = (
+            GroupMembership(session.core, fetcher, subscription, self._settings) if group else None
+        )
+        self._positions = Positions(session, fetcher, subscription)
+        self._handover = Handover(
+            session,
+            fetcher,
+            subscription,
+            self._membership,
+            self._settings,
+            Callbacks(on_assign, on_revoke, on_lost or on_revoke),
+        )
+        self._pid = os.getpid()
+        self._caller_lock = RLock()
+        self._error: MyQueueError | None = None  # the next call raises it: its messages came first
         self._ids = set(ids.values())
-        self._commit_at = session.now_ms() + self._settings.auto_commit_interval_ms
         self._topics_future: Future[Any] | None = None  # for the topics
         self._has_begun = False
         self.parting = ConsumerParting(
-            session, self._owns_session, self._fetcher, subscription, self._ids, auto_commit
+            session,
+            self._owns_session,
+            fetcher,
+            subscription,
+            self._membership,
+            self._ids,
+            auto_commit,
         )
         self.parting.watch(self)
         try:
@@ -176,7 +193,7 @@ class Consumer(ConsumerPositions):
             now = time.monotonic()
             if contact is not None and now >= contact and not self._session.is_in_contact:
                 return False
-            if now >= deadline or self._closed:
+            if now >= deadline or self.is_closed():
                 return False
             wait([self._topics_future], min(SLICE_S, deadline - now))
         asked, self._topics_future = self._topics_future, None
@@ -190,10 +207,7 @@ class Consumer(ConsumerPositions):
         for number in self._ids:
             session.keep_alive(consumer=number)
         self._fetcher.start()
-        if self._subscription.assignment is not None:
-            self._membership = self.parting.membership = GroupMembership(
-                session.core, self._fetcher, self._subscription, self._settings
-            )
+        if self._membership is not None:
             self._membership.start()
 
     def _ensure_started(self, limit_s: float | None) -> None:
@@ -203,17 +217,31 @@ class Consumer(ConsumerPositions):
         begun = time.monotonic()
         if self._find_topics(self._deadline(limit_s)):
             self._begin_reading()
-        elif self._closed:
+        elif self.is_closed():
             raise Closed("the consumer was closed")
         else:
             tried = ", ".join(map(self._session.name_of, self._session.manager_addresses))
             waited = time.monotonic() - begun
             raise Unreachable(f"no manager could be reached within {waited:.1f} s. Tried {tried}")
 
-    def wait_until_ready(self) -> None:
-        """Wait until the topics are known: `poll` never waits for them then. For AsyncConsumer."""
-        with self._exclusive_call():
-            pass
+    @contextmanager
+    def _exclusive_call(self, limit_s: float | None = None) -> Iterator[None]:
+        """Guard one call of the application; it may take `limit_s` seconds to start reading."""
+        if self._pid != os.getpid():
+            raise Forked("this consumer was made before a fork, by the parent process")
+        if not self._caller_lock.acquire(blocking=False):
+            raise ConcurrentUse("another thread is in a call of this consumer")
+        try:
+            if self.is_closed():
+                raise Closed("the consumer was closed")
+            self._ensure_started(limit_s)
+            yield
+        finally:
+            self._caller_lock.release()
+
+    def _deadline(self, timeout_s: float | None) -> float:
+        default_s = self._settings.request_timeout_ms / 1000
+        return time.monotonic() + (default_s if timeout_s is None else timeout_s)
 
     # -- messages ---------------------------------------------------------------------------------
 
@@ -255,56 +283,34 @@ class Consumer(ConsumerPositions):
         idle_s = self._settings.idle_timeout
         with self._exclusive_call(idle_s):
             pass
+        handover = self._handover
         while (run := self._wait_for_run(idle_s)) is not None:
-            if not self._settings.auto_commit and self._membership is None:
+            if not handover.commits_alone and self._membership is None:
                 yield from run
                 continue
             for message in run:
                 yield message
-                self.note_handled()
-                if self.check_withdrawals():
+                handover.commit_if_due()
+                if handover.is_due():
                     break  # the rest of this run comes again, if the partition is still ours
 
-    def take_run(self) -> Iterator[Message] | None:
-        """Return fetched messages of one partition without waiting; None: there are none.
-
-        Messages that are taken from the iterator count as returned. For AsyncConsumer.
-        """
-        return self._wait_for_run(0.0)
-
-    def note_handled(self) -> None:
-        """Note that all returned messages are handled; commit them if auto_commit is due."""
-        if self._settings.auto_commit and self._session.now_ms() >= self._commit_at:
-            self._mark_handled()
-
-    def check_withdrawals(self) -> bool:
-        """Were partitions lost or wanted back, so that callbacks must run before the next message?
-
-        Counts as asking for messages: the member is not stuck.
-        """
-        if self._membership is None:
-            return False
-        self._membership.note_poll()
-        return self._membership.end_if_over() or self._subscription.has_withdrawals
-
-    def on_news(self, callback: Callable[[], object]) -> None:
-        """Call `callback` in the I/O thread whenever `take_run` may have something to return."""
-        self._fetcher.listeners.append(callback)
-        callback()
-
     def _wait_for_run(self, idle_s: float | None) -> Iterator[Message] | None:
+        """Return fetched messages of one partition; None: none came, or the consumer is closed.
+
+        Messages that are taken from the iterator count as returned.
+        """
         try:
             with self._exclusive_call():
                 self._begin_call()
                 return self._next_run(idle_s)
         except Closed:
-            if self._closed:  # closed while the application was in its loop: end the loop
+            if self.is_closed():  # closed while the application was in its loop: end the loop
                 return None
             raise
 
     def _begin_call(self) -> None:
-        self._mark_handled()
-        self.check_withdrawals()
+        self._handover.mark_handled()
+        self._handover.is_due()
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -313,13 +319,13 @@ class Consumer(ConsumerPositions):
         """Wait for messages of any partition; None: none came, or the consumer was closed."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            self._call_callbacks()
+            self._handover.call_callbacks()
             run = self._take_run()
             left = SLICE_S if end is None else min(SLICE_S, end - time.monotonic())
-            if run is not None or left <= 0 or self._closed:
+            if run is not None or left <= 0 or self.is_closed():
                 return run
             with self._changed:
-                if not (self._closed or self._subscription.has_news):
+                if not (self.is_closed() or self._subscription.has_news):
                     self._changed.wait(left)
 
     def _take_run(self) -> Iterator[Message] | None:
@@ -327,7 +333,7 @@ class Consumer(ConsumerPositions):
         subscription, log_lines, has_room = self._subscription, list[str](), False
         try:
             with self._changed:
-                if self._closed:
+                if self.is_closed():
                     return None
                 self._session.check()
                 if self._membership is not None and self._membership.end_if_over():
@@ -343,91 +349,124 @@ class Consumer(ConsumerPositions):
             if has_room:
                 self._fetcher.nudge()
 
-    def _call_callbacks(self) -> None:
-        """Call the application's callbacks for lost, leaving, removed and added partitions.
+    # -- positions --------------------------------------------------------------------------------
 
-        They run in the consumer's thread and without a lock, so they may seek. All of them run even
-        if one raises: no change is reported twice.
-        """
-        if self._membership is not None:
-            self._membership.note_poll()
-        with self._changed:
-            changes = self._subscription.take_changes()
-            lost, leaving = self._subscription.take_withdrawals()
-        if not (changes or lost or leaving):
-            return
-        with ExitStack() as last_first:
-            last_first.callback(self._admit)
-            for added, removed in reversed(changes):
-                last_first.callback(call_back, self._on_assign, added)
-                last_first.callback(call_back, self._on_revoke, removed)
-            last_first.callback(self._release, leaving)
-            last_first.callback(call_back, self._on_lost, lost)
+    @property
+    def is_member(self) -> bool:
+        """Is this consumer a member of its group now? False without a group and before it joins."""
+        assignment = self._subscription.assignment
+        return assignment is not None and assignment.member > 0
 
-    def _admit(self) -> None:
-        with self._changed:
-            self._subscription.admit()
-        self._fetcher.nudge()
-
-    def _release(self, leaving: list[PartitionState]) -> None:
-        """Commit and give back leaving partitions: the application is done with their messages."""
-        if not leaving:
-            return
-        self._save(leaving)
-        try:
-            call_back(
-                self._on_revoke,
-                [one.name for one in leaving if one.ownership is Ownership.LEAVING],
-            )
-        finally:
-            with self._changed:
-                self._subscription.release(leaving)
-            if self._membership is not None:
-                self._membership.report_released()
-
-    def has_to_save(self) -> bool:
-        """Would the next call wait for a commit before it gives a partition back?"""
-        if self._closed or not self._settings.auto_commit:
-            return False
-        partitions = self._subscription.partitions.copy()  # the I/O thread changes the original
-        return any(one.is_wanted_back and not one.is_saved for one in partitions.values())
-
-    def save_leaving(self) -> None:
-        """Do that commit now, so that the next call does not wait. For AsyncConsumer."""
+    def assignment(self) -> list[TopicPartition]:
+        """Return the partitions that this consumer reads now, sorted."""
         with self._exclusive_call():
-            self._mark_handled()
-            with self._changed:
-                partitions = self._subscription.partitions.values()
-                leaving = [one for one in partitions if one.is_wanted_back]
-            self._save(leaving)
+            return sorted(partition.name for partition in self._positions.select(None))
 
-    def _save(self, leaving: list[PartitionState]) -> None:
-        if not self._settings.auto_commit:
-            return
-        with self._changed:
-            unsaved = [one for one in leaving if one.is_wanted_back and not one.is_saved]
-            commits = self._subscription.commits(handled_only=True, of=[r.name for r in unsaved])
-            for one in unsaved:
-                one.is_saved = True  # or was tried: once is enough
-        with suppress(MyQueueError):  # if it fails, the next owner gets these messages again
-            self._commit_until(time.monotonic() + RELEASE_COMMIT_S_MAX, commits)
+    @overload
+    def seek(self, partition: TopicPartition | tuple[str, int], offset: int, /) -> None: ...
+    @overload
+    def seek(self, topic: str, number: int, offset: int, /) -> None: ...
+    @overload
+    def seek(self, partition: TopicPartition | tuple[str, int], *, offset: int) -> None: ...
+    def seek(self, partition: Any, *more: Any, offset: Any = None) -> None:
+        """Go on from this offset: `seek(partition, offset)`, or `seek(topic, number, offset)`.
+
+        Fetched messages of the partition are dropped. Raises MisuseError for a partition that is
+        not read, TopicDeleted for one of a deleted topic.
+        """
+        name, rest = arguments.name_of_partition(partition, more)
+        (at,) = rest if len(rest) == 1 else (offset,)
+        at = arguments.whole(at, "an offset")
+        with self._exclusive_call():
+            self._positions.seek([name], at)
+            self._error = None
+
+    def seek_to_time(
+        self, time_ms: int, partitions: Partitions = None, timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """Go on from the first message of `time_ms` (since 1970) or later; return new positions.
+
+        `partitions`: some of those that are read, one, a topic's name, or (None) all. A message's
+        time is when its leader received it, exact to the batch; if there is none, go on at the end.
+        Raises TimedOut if a position is not known after `timeout` seconds (default:
+        `request_timeout_ms`).
+        """
+        rule = StartRule("time", arguments.milliseconds(time_ms))
+        return self._seek_by_rule(rule, partitions, timeout)
+
+    def seek_to_beginning(
+        self, partitions: Partitions = None, timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """Go on from the oldest messages; return the new positions. See `seek_to_time`."""
+        return self._seek_by_rule(StartRule("earliest"), partitions, timeout)
+
+    def seek_to_end(
+        self, partitions: Partitions = None, timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """Go on after the newest messages; return the new positions. See `seek_to_time`."""
+        return self._seek_by_rule(StartRule("latest"), partitions, timeout)
+
+    def _seek_by_rule(
+        self, rule: StartRule, partitions: Partitions, timeout: float | None
+    ) -> dict[TopicPartition, int]:
+        names, timeout = arguments.partitions(partitions), arguments.seconds(timeout)
+        with self._exclusive_call(timeout):
+            sought = self._positions.seek(names, rule)
+            self._error = None
+            return self._positions.known(sought, self._deadline(timeout))
+
+    @overload
+    def position(
+        self, partition: TopicPartition | tuple[str, int], timeout: float | None = None
+    ) -> int: ...
+    @overload
+    def position(self, topic: str, number: int, /, timeout: float | None = None) -> int: ...
+    def position(self, partition: Any, *more: Any, timeout: Any = None) -> int:
+        """Return the offset of the partition's next message: `position(partition)`, or
+        `position(topic, number)`.
+
+        Raises TimedOut if it is not known after `timeout` seconds (default: `request_timeout_ms`).
+        """
+        name, rest = arguments.name_of_partition(partition, more)
+        limit_s = arguments.seconds(rest[0] if rest else timeout)
+        with self._exclusive_call(limit_s):
+            selected = self._positions.select([name])
+            for offset in self._positions.known(selected, self._deadline(limit_s)).values():
+                return offset
+            raise TopicDeleted(f"{name} was deleted")
+
+    def pause(self, partitions: Partitions = None) -> None:
+        """Return no messages of these partitions until `resume`; keep what was fetched.
+
+        `partitions`: some of those that are read, one, a topic's name, or (None) all.
+        """
+        names = arguments.partitions(partitions)
+        with self._exclusive_call():
+            self._positions.pause(names)
+
+    def resume(self, partitions: Partitions = None) -> None:
+        """Return messages of these partitions again; see `pause`."""
+        names = arguments.partitions(partitions)
+        with self._exclusive_call():
+            self._positions.resume(names)
+
+    def lag(
+        self, partitions: Partitions | float = None, timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """Ask the brokers how many messages of each partition are after its position.
+
+        Messages that retention removed do not count. `lag(5)`: the number alone is the `timeout`,
+        in seconds (default: `request_timeout_ms`). Raises TimedOut if a leader does not answer.
+        """
+        names, limit_s = arguments.partitions_and_timeout(partitions, timeout)
+        with self._exclusive_call(limit_s):
+            return self._positions.lag(names, self._deadline(limit_s))
+
+    def skipped(self) -> dict[TopicPartition, int]:
+        """Return the number of messages skipped with on_damaged="skip" so far, by partition."""
+        return self._subscription.skips.counts.copy()  # one step of C code: it needs no lock
 
     # -- committing -------------------------------------------------------------------------------
-
-    def _mark_handled(self) -> None:
-        """With auto_commit: note that earlier messages are handled, and commit them when due."""
-        if not self._settings.auto_commit:
-            return
-        now = self._session.now_ms()
-        with self._changed:
-            if self._closed or (self._membership is not None and self._membership.end_if_over()):
-                return  # `close` has committed; or all partitions are lost
-            self._subscription.mark_handled()
-            due = now >= self._commit_at
-            commits = self._subscription.commits(handled_only=True) if due else []
-        if due:
-            self._commit_at = now + self._settings.auto_commit_interval_ms
-            self._fetcher.commit(commits, self._settings.request_timeout_ms)
 
     def commit(
         self,
@@ -458,31 +497,22 @@ class Consumer(ConsumerPositions):
                 partitions = self._subscription.select(upto)
                 commits = self._subscription.commits(only=upto)
                 unsaved = [] if upto is not None else self._subscription.uncommitted
-            self._commit_until(self._deadline(timeout), commits)
+            self._handover.commit_until(self._deadline(timeout), commits)
             if unsaved:
                 raise lost_error(unsaved)
             return {r.name: r.committed for r in partitions if r.committed is not None}
 
-    def _commit_until(self, deadline: float, commits: list[CommitRequest]) -> None:
-        """Commit, and repeat what failed with a retriable error, until the deadline."""
-        pause_s, lost = 0.02, list[TopicPartition]()
-        while True:
-            futures = self._fetcher.commit(commits, self._left_ms(deadline))
-            errors = [self._wait(future, deadline) for future in futures]
-            error = next((error for error in errors if error is not None), None)
-            if error is None:
-                break
-            if not error.retriable or time.monotonic() + pause_s >= deadline:
-                raise error
-            time.sleep(pause_s)
-            pause_s = min(PAUSE_S_MAX, pause_s * 2)
-            with self._changed:
-                commits, more = self._subscription.remaining(commits)
-            lost += more
-        if lost and self._membership is not None:
-            raise lost_error(lost)
-        if lost:
-            raise TopicDeleted(f"deleted before this was committed: {', '.join(map(str, lost))}")
+    def committed(
+        self, partitions: Partitions | float = None, timeout: float | None = None
+    ) -> dict[TopicPartition, int | None]:
+        """Ask the brokers for the committed position of each partition; None: nothing committed.
+
+        `committed(5)`: the number alone is the `timeout`, in seconds (default:
+        `request_timeout_ms`). Raises TimedOut if a leader does not answer.
+        """
+        names, limit_s = arguments.partitions_and_timeout(partitions, timeout)
+        with self._exclusive_call(limit_s):
+            return self._positions.committed(names, self._deadline(limit_s))
 
     # -- the end ----------------------------------------------------------------------------------
 
@@ -492,27 +522,25 @@ class Consumer(ConsumerPositions):
         With auto_commit, commit what is known to be handled; with `commit`, all that was returned.
         A commit that fails is not reported: those messages come again.
         """
-        if self._pid != os.getpid() or self._closed:
+        if self._pid != os.getpid() or self.is_closed():
             return
         timeout = arguments.definite_seconds(timeout)
         end = time.monotonic() + timeout
         self.parting.is_closed = True
         with self._changed:
-            self._closed = True
+            self._subscription.close()
         try:
             wanted = commit or self._settings.auto_commit
             if wanted and timeout > 0 and not self._session.closed:
                 with self._changed:
                     commits = self._subscription.commits(handled_only=not commit)
                 in_group = self._membership is not None
-                self._commit_until(end - min(LEAVE_S_MAX, timeout / 4) * in_group, commits)
+                self._handover.commit_until(end - min(LEAVE_S_MAX, timeout / 4) * in_group, commits)
         except MyQueueError:
             pass  # they come again; that is what auto_commit promises
         finally:
-            with self._changed:
-                self._subscription.close()
             self._fetcher.close()
-            if self._membership is not None and not self._session.closed:
+            if self._membership is not None and self._has_begun and not self._session.closed:
                 left = self._membership.leave()
                 wait([left], max(SLICE_S, end - time.monotonic()))
             if self._has_begun and not self._session.closed:
@@ -520,6 +548,10 @@ class Consumer(ConsumerPositions):
                     self._session.let_die(consumer=number)
             if self._owns_session:
                 self._session.close(max(100, round((end - time.monotonic()) * 1000)))
+
+    def is_closed(self) -> bool:
+        """Was `close` called?"""
+        return self._subscription.is_closed
 
     def __enter__(self) -> Self:
         return self

@@ -67,6 +67,11 @@ class Fetcher:
         for listener in self.listeners:
             listener()
 
+    def listen(self, listener: Callable[[], object]) -> None:
+        """Call it in the I/O thread whenever there may be something to hand out; and now."""
+        self.listeners.append(listener)
+        listener()
+
     def start(self) -> None:
         """Begin to fetch. Partitions whose routes are known are added before it returns."""
         self._take_routes()

@@ -99,6 +99,7 @@ class Subscription:
         # Partitions were lost or are wanted back: report that before the next message.
         self.has_withdrawals = False
         self.failure: MyQueueError | None = None  # the last attempt to join the group failed
+        self.is_closed = False
         self._start = start
         self._names: dict[TopicPartition, PartitionState] = {}
         self._uids: dict[str, int] = {}  # of the topics that are read, while they exist
@@ -324,6 +325,7 @@ class Subscription:
 
     def close(self) -> None:
         """Hand out nothing more; a loop over the messages of a batch ends."""
+        self.is_closed = True
         for partition in self.partitions.values():
             partition.drop_fetched()
 

@@ -288,7 +288,7 @@ def test_giving_a_partition_back_does_not_outlast_the_time_of_poll(cluster, read
             assert len(await consumer.poll(timeout=10)) == 3
             groups.loses_commits = True
             groups.give("t", (0, 3, True))
-            while not consumer._consumer.has_to_save():
+            while not consumer._consumer._handover.has_to_save():
                 await asyncio.sleep(0.01)
             begin = time.monotonic()
             assert await consumer.poll(timeout=0.2) == []

@@ -134,8 +134,8 @@ def test_what_was_handled_after_the_session_ended_is_not_committed(cluster, grou
         monkeypatch.setattr(consumer._fetcher, "commit", lambda *of: commits.append(of) or [])
         with consumer._changed:
             shares.ends_at = 0  # as after a SIGSTOP, before the I/O thread looks
-            consumer._commit_at = 0
-            consumer.note_handled()
+            consumer._handover.commit_due_at = 0
+            consumer._handover.commit_if_due()
         assert not commits and not consumer._subscription.partitions
 
 

@@ -292,6 +292,17 @@ def test_what_is_wanted_back_while_on_assign_runs_is_let_go_when_that_has_return
     assert partition.ownership is Ownership.REMOVED and desk.shares.released == {100: 7}
 
 
+def test_c8_what_is_lost_while_it_is_let_go_is_not_released() -> None:
+    """Else the managers would take the release for one of the epoch in which it came back."""
+    desk = Desk([A])
+    desk.given(1, (0, 7, False))
+    desk.given(2, (0, 7, True))
+    _, leaving = desk.sub.take_withdrawals()
+    desk.given(3, (0, 9, False))  # while on_revoke ran, or the last commit was under way
+    desk.sub.release(leaving)
+    assert desk.shares.released == {} and desk.sub.partitions[100].epoch == 9
+
+
 def test_messages_that_came_damaged_later_do_not_hide_what_is_not_committed() -> None:
     desk = Desk([A])
     desk.logs[100].append(3)

@@ -119,7 +119,8 @@ def test_stop_while_a_message_is_handled_ends_the_loop_and_commits_no_more(clust
     for message in consumer.get_next():
         found.append(message.offset)
         if len(found) == 3:
-            consumer._consumer._commit_at = 0  # a commit is due as soon as this one is handled
+            # A commit is due as soon as this one is handled.
+            consumer._consumer._handover.commit_due_at = 0
             consumer.stop()
     assert found == [0, 1, 2]
     assert list(reads.positions.values()) == [3]

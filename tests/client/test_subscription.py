@@ -6,6 +6,7 @@ import pytest
 from support.partition_log import A, B, Bench, PartitionLog, offsets
 
 from myqueue.consumer import subscription
+from myqueue.consumer.batch_buffer import BatchBuffer
 from myqueue.consumer.fetch_plan import EXTRA_MAX, FetchLimits, FetchRequest, OffsetsRequest
 from myqueue.consumer.message import Message, TopicPartition
 from myqueue.consumer.partition_state import StartRule
@@ -57,6 +58,18 @@ def test_a_batch_that_begins_before_the_position_is_skipped_into() -> None:
     bench.turn()
     bench.sub.seek(TopicPartition("t", 0), 7)
     assert offsets(bench.read()) == [7, 8, 9]
+
+
+def test_a_batch_that_came_before_is_not_buffered_again() -> None:
+    log, buffer = PartitionLog(100), BatchBuffer()
+    log.append(3)
+    log.append(2)
+    for offset, frame in (*log.batches, log.batches[0]):
+        assert buffer.receive(offset, frame)
+    assert len(buffer.packed) == 2 and buffer.next_offset == 5 and not buffer.contradictions()
+    buffer.move_to(1)
+    assert buffer.receive(*log.batches[0]) and buffer.next_offset == 3
+    assert not buffer.receive(7, log.batches[0][1]) and buffer.next_offset == 3
 
 
 def test_partitions_take_turns_and_errors_have_theirs() -> None:
