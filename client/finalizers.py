@@ -207,11 +207,11 @@ class ConsumerParting(_OfSession):
     def __init__(
         self,
         session: Session,
-        owns_session: bool,
         fetcher: Fetcher,
         subscription: Subscription,
         membership: GroupMembership | None,
         ids: set[int],
+        owns_session: bool,
         auto_commit: bool,
     ) -> None:
         super().__init__("Consumer", session, owns_session)

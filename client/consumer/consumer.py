@@ -48,6 +48,21 @@ CONTACT_S: Final = 1.0  # the constructor waits so long for any manager to answe
 LEAVE_S_MAX: Final = 1.0  # the part of `close` that is kept for leaving the group
 
 
+def _subscription(settings: ConsumerSettings, committers: Mapping[str, str]) -> Subscription:
+    """Make the subscription to topics whose positions are committed under these names."""
+    is_named = all(committers.values())
+    if not is_named and (settings.auto_commit or settings.start == "committed"):
+        raise MisuseError("positions are committed under a name: give group= or consumer_id=")
+    return Subscription(
+        committers,
+        start=settings.start or ("committed" if is_named else "earliest"),
+        on_out_of_range=settings.on_out_of_range,
+        on_damaged=settings.on_damaged,
+        limits=limits_of(settings),
+        assignment=Assignment() if settings.group else None,
+    )
+
+
 @lists_settings(ConsumerSettings)
 class Consumer:
     """Reads messages of topics, each partition in the order of its offsets.
@@ -111,49 +126,27 @@ class Consumer:
         name: str = ConsumerSettings.name,
     ) -> None:
         idle_timeout = arguments.seconds(idle_timeout, "idle_timeout")
-        self._settings = ConsumerSettings.of(locals())
-        for name, callback in (
-            ("on_assign", on_assign),
-            ("on_revoke", on_revoke),
-            ("on_lost", on_lost),
-        ):
-            arguments.callback(callback, name)
+        self._settings = settings = ConsumerSettings.of(locals())
+        callbacks = Callbacks(on_assign, on_revoke, on_lost)
         names = arguments.texts(topics, "topics")
         ids = ids_by_topic(names, consumer_id)
-        committers = who_commits(names, group, ids)
-        is_named = all(committers.values())
-        if not is_named and (auto_commit or start == "committed"):
-            raise MisuseError("positions are committed under a name: give group= or consumer_id=")
-        limit_ms = self._settings.request_timeout_ms
+        self._subscription = _subscription(settings, who_commits(names, group, ids))
         self._owns_session = not isinstance(cluster, Session)
-        session = (
+        self._session = session = (
             cluster
             if isinstance(cluster, Session)
-            else Session.of("", cluster, name=self._settings.name, request_timeout_ms=limit_ms)
+            else Session.of("", cluster, name=name, request_timeout_ms=request_timeout_ms)
         )
-        subscription = Subscription(
-            committers,
-            start=start or ("committed" if is_named else "earliest"),
-            on_out_of_range=on_out_of_range,
-            on_damaged=on_damaged,
-            limits=limits_of(self._settings),
-            assignment=Assignment() if group else None,
-        )
-        self._session, self._subscription = session, subscription
-        self._fetcher = fetcher = Fetcher(session.core, subscription, limit_ms)
-        self._changed = fetcher.changed
+        self._fetcher = Fetcher(session.core, self._subscription, request_timeout_ms)
+        self._changed = self._fetcher.changed
         self._membership = (
-            GroupMembership(session.core, fetcher, subscription, self._settings) if group else None
+            GroupMembership(session.core, self._fetcher, self._subscription, settings)
+            if group
+            else None
         )
-        self._positions = Positions(session, fetcher, subscription)
-        self._handover = Handover(
-            session,
-            fetcher,
-            subscription,
-            self._membership,
-            self._settings,
-            Callbacks(on_assign, on_revoke, on_lost or on_revoke),
-        )
+        parts = (session, self._fetcher, self._subscription)
+        self._positions = Positions(*parts)
+        self._handover = Handover(*parts, self._membership, settings, callbacks)
         self._pid = os.getpid()
         self._caller_lock = RLock()
         self._error: MyQueueError | None = None  # the next call raises it: its messages came first
@@ -161,13 +154,7 @@ class Consumer:
         self._topics_future: Future[Any] | None = None  # for the topics
         self._has_begun = False
         self.parting = ConsumerParting(
-            session,
-            self._owns_session,
-            fetcher,
-            subscription,
-            self._membership,
-            self._ids,
-            auto_commit,
+            *parts, self._membership, self._ids, self._owns_session, auto_commit
         )
         self.parting.watch(self)
         try:

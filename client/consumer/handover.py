@@ -13,8 +13,9 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from myqueue import arguments
 from myqueue.cluster.session import Session
 from myqueue.consumer.fetcher import Fetcher
 from myqueue.consumer.group_membership import GroupMembership
@@ -30,12 +31,15 @@ GRACE_MS: Final = 500
 Callback = Callable[[list[TopicPartition]], object]
 
 
-class Callbacks(NamedTuple):
+class Callbacks:
     """Functions of the application; see `Consumer`."""
 
-    on_assign: Callback | None
-    on_revoke: Callback | None
-    on_lost: Callback | None
+    def __init__(
+        self, on_assign: Callback | None, on_revoke: Callback | None, on_lost: Callback | None
+    ) -> None:
+        self.on_assign = arguments.callback(on_assign, "on_assign")
+        self.on_revoke = arguments.callback(on_revoke, "on_revoke")
+        self.on_lost = arguments.callback(on_lost, "on_lost") or on_revoke
 
 
 def left_ms(deadline: float) -> int:
