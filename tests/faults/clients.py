@@ -54,7 +54,10 @@ def runs_of(messages: list[Message]) -> Iterator[Run]:
 
 
 class Client(threading.Thread, ABC):
-    """See the chapter's head."""
+    """A thread that repeats `turn` until it is stopped, and notes in a history what it does and sees.
+
+    An error that is not retriable ends it; `finish` raises that error.
+    """
 
     def __init__(self, name: str, history: History) -> None:
         super().__init__(name=name, daemon=True)

@@ -43,7 +43,10 @@ class Peaks:
 
 
 class Messages:
-    """See the chapter's head."""
+    """Judges messages: its methods take the lines of a history in order, `end` the whole of it.
+
+    Each violation is reported to `found` with the name of its rule.
+    """
 
     def __init__(self, found: Found) -> None:
         self.found = found

@@ -55,7 +55,11 @@ class Active(NamedTuple):
 
 
 class Nemesis:
-    """See the chapter's head."""
+    """Begins and ends faults of `kinds` in a cluster, as `random` draws them, and notes each.
+
+    `run` goes on for some seconds; `heal` ends every fault; `must_be_whole` waits until all
+    replicas of `topic` are there again.
+    """
 
     def __init__(
         self,

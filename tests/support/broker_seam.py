@@ -55,6 +55,8 @@ class FakeReplica:
             leader=0,
             applied_index=0,
             health=ReplicaHealth.HEALTHY,
+            _may_miss_entries=False,
+            _has_unreadable_entries=False,
             started_term=1,
             configs=SimpleNamespace(current_index=0),
             config=t.Config(tuple(voters), tuple(learners)),
