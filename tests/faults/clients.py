@@ -54,7 +54,7 @@ def runs_of(messages: list[Message]) -> Iterator[Run]:
 
 
 class Client(threading.Thread, ABC):
-    """A thread that repeats `turn` until it is stopped, and notes in a history what it does and sees.
+    """A thread that repeats `turn` until it is stopped, and notes what it does and sees.
 
     An error that is not retriable ends it; `finish` raises that error.
     """
