@@ -3,11 +3,8 @@
 Comes in: partitions, answers, failures, the time. Goes out: requests. Answers change the state of
 the partitions.
 
-Each partition takes these steps: a member of a consumer group *fences* it (COMMIT), so that its
-broker refuses later commits of the previous owner; the position is *looked up* (OFFSETS) unless it
-is known; then batches are *fetched* (FETCH), for all partitions of a broker in one request. A group
-that begins at the end, because it has no position or retention removed it, commits that position
-before it reads. Else the next owner would begin at a later end and skip messages.
+Each partition says by its phase what to request (`partition_state.Fetching`): COMMIT, OFFSETS or
+FETCH. Partitions that need the same of one broker share a request.
 
 A failure changes no position: the partition waits for a new leader or a later time. An answer
 counts only for partitions that still wait for that very request, so an answer that a seek made
@@ -18,8 +15,9 @@ partition, so that one wrong partition does not stop others. Those that are answ
 together again.
 
 **Requests to one broker.** One FETCH waits there for news of all its partitions. Partitions that
-get room or a new position while it waits are requested by up to EXTRA_MAX more, with a short wait.
-All join one request again when the first one has returned.
+get room or a new position while it waits are requested by up to EXTRA_MAX more, with a short wait;
+else a seek would wait for the end of the long poll of other partitions. All join one request again
+when the first one has returned.
 
 **Memory.** A partition with `partition_bytes` buffered is not requested, and none is when all
 together have `buffer_bytes`. Each unanswered request may add one answer of `fetch_bytes`. Buffers
@@ -29,7 +27,7 @@ of paused partitions do not count: they must not stop other partitions.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from myqueue.consumer.partition_state import (
     BACKOFF_MS_MIN,
@@ -39,8 +37,8 @@ from myqueue.consumer.partition_state import (
 )
 from myqueue.consumer.round_robin import RoundRobin
 from myqueue.errors import BatchInvalid, Internal, MyQueueError, OffsetOutOfRange, error_of
+from myqueue.wire import protocol as words
 from myqueue.wire.batch import Buffer
-from myqueue.wire.protocol import NO_OFFSET
 
 if TYPE_CHECKING:
     from myqueue.settings import ConsumerSettings
@@ -75,8 +73,15 @@ def limits_of(settings: ConsumerSettings) -> FetchLimits:
 
 
 class BrokerRequest:
-    """A request to a broker. `FetchPlan` gets it back with its answer or its failure."""
+    """A request to a broker. `FetchPlan` gets it back with its answer or its failure.
 
+    A row of the answer begins with raft group and error code.
+    """
+
+    kind: ClassVar[int]
+    answer_kind: ClassVar[int]
+    answer_has_details: ClassVar[bool] = True  # each row ends with details of its error
+    wait_ms = 0  # so long the broker may hold it
     fields: tuple[Any, ...]
 
     def __init__(self, address: str, partitions: list[PartitionState]) -> None:
@@ -94,6 +99,8 @@ class BrokerRequest:
 class FetchRequest(BrokerRequest):
     """A FETCH: batches from the next offset of each partition on."""
 
+    kind, answer_kind = words.FETCH, words.FETCHED
+
     def __init__(
         self, address: str, partitions: list[PartitionState], wait_ms: int, limits: FetchLimits
     ) -> None:
@@ -109,22 +116,22 @@ class FenceRequest(BrokerRequest):
     After it the broker refuses commits under older epochs of the group.
     """
 
+    kind, answer_kind = words.COMMIT, words.COMMITTED
+
     def __init__(self, address: str, partitions: list[PartitionState], committer: str) -> None:
         super().__init__(address, partitions)
-        parts = [
-            [
-                partition.group,
-                partition.buffer.position if partition.fetching is COMMIT_START else NO_OFFSET,
-                partition.member,
-                partition.epoch,
-            ]
-            for partition in partitions
-        ]
+        parts = []
+        for one in partitions:
+            is_start = one.fetching is COMMIT_START
+            offset = one.buffer.position if is_start else words.NO_OFFSET
+            parts.append([one.group, offset, one.member, one.epoch])
         self.fields = (committer, parts)
 
 
 class OffsetsRequest(BrokerRequest):
     """An OFFSETS for partitions that share a committer and a time."""
+
+    kind, answer_kind, answer_has_details = words.OFFSETS, words.POSITIONS, False
 
     def __init__(
         self, address: str, partitions: list[PartitionState], committer: str, time_ms: int | None
@@ -242,6 +249,20 @@ class FetchPlan:
 
     # -- answers ----------------------------------------------------------------------------------
 
+    def on_answer(
+        self,
+        request: BrokerRequest,
+        parts: Sequence[Sequence[Any]],
+        frames: Sequence[Buffer],
+        now: int,
+    ) -> None:
+        if isinstance(request, FetchRequest):
+            self.on_fetched(request, parts, frames, now)
+        elif isinstance(request, FenceRequest):
+            self.on_fenced(request, parts, now)
+        else:
+            self.on_offsets(request, parts, now)
+
     def on_fetched(
         self,
         fetch: FetchRequest,
@@ -292,7 +313,7 @@ class FetchPlan:
             partition.note_failure(now)  # keep what came before it, fetch the rest again
         self._round_robin.add(partition)
 
-    def on_offsets(self, lookup: OffsetsRequest, parts: Sequence[Sequence[Any]], now: int) -> None:
+    def on_offsets(self, lookup: BrokerRequest, parts: Sequence[Sequence[Any]], now: int) -> None:
         """Take over the answer to an OFFSETS."""
         rows = {row[0]: row[1:] for row in parts}
         for partition in lookup.claim_waiting():

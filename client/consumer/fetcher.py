@@ -17,7 +17,7 @@ from functools import partial
 from threading import Condition
 from typing import TYPE_CHECKING, Any
 
-from myqueue.consumer.fetch_plan import BrokerRequest, FenceRequest, FetchRequest, OffsetsRequest
+from myqueue.consumer.fetch_plan import BrokerRequest, OffsetsRequest
 from myqueue.consumer.subscription import CommitRequest, PartitionRoute, Subscription
 from myqueue.errors import (
     Busy,
@@ -164,67 +164,37 @@ class Fetcher:
         self._session.after(OVERDUE_MS, self._watch_overdue)
 
     def _send(self, request: BrokerRequest) -> None:
-        if isinstance(request, FetchRequest):
-            kind, wait_ms, done = words.FETCH, request.wait_ms, self._on_fetched
-        elif isinstance(request, FenceRequest):
-            kind, wait_ms, done = words.COMMIT, 0, self._on_fenced
-        else:
-            kind, wait_ms, done = words.OFFSETS, 0, self._on_offsets
-        self._due_at[request] = self._session.now_ms() + wait_ms + OVERDUE_MS
+        self._due_at[request] = self._session.now_ms() + request.wait_ms + OVERDUE_MS
+        limit_ms = request.wait_ms + self._request_timeout_ms
         future = self._session.call(
-            request.address, kind, request.fields, timeout_ms=wait_ms + self._request_timeout_ms
+            request.address, request.kind, request.fields, timeout_ms=limit_ms
         )
-        future.add_done_callback(partial(done, request))
+        future.add_done_callback(partial(self._on_answer, request))
 
-    def _on_fetched(self, request: BrokerRequest, future: Future[Answer]) -> None:
-        answer = self._answer(request, future, words.FETCHED)
-        if answer is not None and isinstance(request, FetchRequest):
-            parts, now = answer.envelope[words.FIELDS], self._session.now_ms()
-            for group, code, _, _, _, details in parts:
-                self._note_leader(request.address, group, code, details)
-            with self.changed:
-                self._subscription.fetch_plan.on_fetched(request, parts, answer.frames, now)
-                if self._subscription.has_news:
-                    self._notify()
-        self._pump()
-
-    def _on_fenced(self, request: BrokerRequest, future: Future[Answer]) -> None:
-        answer = self._answer(request, future, words.COMMITTED)
-        if answer is not None and isinstance(request, FenceRequest):
-            parts, now = answer.envelope[words.FIELDS], self._session.now_ms()
-            for group, code, _, details in parts:
-                self._note_leader(request.address, group, code, details)
-            with self.changed:
-                self._subscription.fetch_plan.on_fenced(request, parts, now)
-        self._pump()
-
-    def _on_offsets(self, request: BrokerRequest, future: Future[Answer]) -> None:
-        answer = self._answer(request, future, words.POSITIONS)
-        if answer is not None and isinstance(request, OffsetsRequest):
-            parts, now = answer.envelope[words.FIELDS], self._session.now_ms()
-            for row in parts:
-                self._note_leader(request.address, row[0], row[1], None)
-            with self.changed:
-                self._subscription.fetch_plan.on_offsets(request, parts, now)
-                self._notify()  # a call may wait for a position
-        self._pump()
-
-    def _answer(self, request: BrokerRequest, future: Future[Answer], kind: int) -> Answer | None:
-        """Return the answer if it is of this kind; else note the failure of the request."""
+    def _on_answer(self, request: BrokerRequest, future: Future[Answer]) -> None:
         error = future.exception()
         self._due_at.pop(request, None)
-        if error is None and future.result().envelope[words.KIND] == kind:
-            return future.result()
-        if not isinstance(error, MyQueueError):
-            error = OutcomeUnknown(f"{request.address} gave no answer of a known kind: {error}")
-        if self._closed or isinstance(error, Closed):
-            return None
-        for partition in request.partitions:
-            self._note_leader(request.address, partition.group, error.code, None)
+        if error is None and future.result().envelope[words.KIND] == request.answer_kind:
+            self._take_over(request, future.result())
+        elif not (self._closed or isinstance(error, Closed)):
+            if not isinstance(error, MyQueueError):
+                error = OutcomeUnknown(f"{request.address} gave no answer of a known kind: {error}")
+            for partition in request.partitions:
+                self._note_leader(request.address, partition.group, error.code, None)
+            with self.changed:
+                self._subscription.fetch_plan.on_failure(request, error, self._session.now_ms())
+                self._notify()
+        self._pump()
+
+    def _take_over(self, request: BrokerRequest, answer: Answer) -> None:
+        parts, now = answer.envelope[words.FIELDS], self._session.now_ms()
+        for row in parts:
+            details = row[-1] if request.answer_has_details else None
+            self._note_leader(request.address, row[0], row[1], details)
         with self.changed:
-            self._subscription.fetch_plan.on_failure(request, error, self._session.now_ms())
-            self._notify()
-        return None
+            self._subscription.fetch_plan.on_answer(request, parts, answer.frames, now)
+            if self._subscription.has_news or isinstance(request, OffsetsRequest):
+                self._notify()  # after OFFSETS a call may wait for a position
 
     def _note_leader(
         self, address: str, group: int, code: int, details: dict[str, Any] | None
