@@ -8,9 +8,10 @@ from typing import Any
 
 import click
 
+from myqueue.admin import broker_moves
 from myqueue.admin.client import Admin
 from myqueue.admin.local_agent import Agent
-from myqueue.cli.shared import cluster_health, connect, drain_progress, options, output
+from myqueue.cli.shared import cluster_health, connect, options, output
 from myqueue.cli.shared.status_line import Line
 from myqueue.daemons.agent.cluster_folder import BROKER, ClusterFolder
 from myqueue.errors import BrokerInUse, MyQueueError, TimedOut, UnknownBroker, Unreachable
@@ -33,11 +34,7 @@ COLUMNS = (
     "free_bytes",
 )
 
-ELSEWHERE = (
-    "On another machine start one: bin/myq-broker --id N --cluster NAME --data DIR"
-    " --listen HOST:PORT --peer-listen HOST:PORT --managers ID@HOST:PORT … --keys DIR;"
-    " it registers by itself."
-)
+ELSEWHERE = f"On another machine start one: {broker_moves.HOW_TO_START}"
 
 
 @click.group()
@@ -92,7 +89,7 @@ def add(wait: bool, timeout_s: float | None, data: str | None, as_json: bool) ->
             follow(
                 f"broker {number} has its share",
                 timeout_s,
-                lambda: drain_progress.of_spreading(rows_of(admin), number),
+                lambda: broker_moves.of_spreading(rows_of(admin), number),
                 lambda: amiss(admin),
             )
     if as_json:
@@ -126,7 +123,7 @@ def drain(
         follow(
             f"broker {number} is drained",
             timeout_s,
-            lambda: drain_progress.of_draining(rows_of(admin), number),
+            lambda: broker_moves.of_draining(rows_of(admin), number),
             lambda: amiss(admin),
         )
     click.echo(f"Broker {number} is drained: it holds nothing any more.")
@@ -140,12 +137,12 @@ def amiss(admin: Admin) -> str:
 def follow(
     what: str,
     timeout_s: float | None,
-    look: Callable[[], drain_progress.Left | None],
+    look: Callable[[], broker_moves.Left | None],
     why: Callable[[], str],
     hint: str = GOES_ON,
 ) -> None:
     """Show progress until no work is left. `look` returns None while the progress is not known."""
-    line, seen = Line(), drain_progress.Pace()
+    line, seen = Line(), broker_moves.Pace()
 
     def is_done() -> bool:
         left = look()
@@ -243,19 +240,10 @@ def remove_from(admin: Admin, number: int, force: bool, yes: bool) -> dict[str, 
         return admin.remove_broker(number, force=True)
 
 
-def left_on(admin: Admin, number: int, stranded: int) -> drain_progress.Left | None:
-    """Return how many partitions still need the broker; None while no manager leads.
-
-    The `stranded` ones are not waited for: of two voters, the remaining one cannot change the
-    members alone.
-    """
-    try:
-        left = admin.counting_on(number) - stranded
-    except MyQueueError as error:
-        if not error.retriable:
-            raise
-        return None
-    return drain_progress.Left(f"Letting go of broker {number}", max(0, left))
+def left_on(admin: Admin, number: int, stranded: int) -> broker_moves.Left | None:
+    """Return how many partitions still need the broker; None while no manager leads."""
+    left = broker_moves.partitions_counting(admin, number, stranded)
+    return None if left is None else broker_moves.Left(f"Letting go of broker {number}", left)
 
 
 def rows_of(admin: Admin) -> list[dict[str, Any]]:

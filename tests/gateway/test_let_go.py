@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from myqueue import errors
+from myqueue.admin.broker_moves import when_to_stop
 from myqueue.gateway.api.endpoints import brokers
 from myqueue.gateway.api.wait_slots import WaitSlots
 
@@ -59,9 +60,7 @@ def test_a_repeat_says_no_more_than_the_first_one() -> None:
     cluster = Cluster(1)
     counting, stopped = cluster.let_go_again()
     assert (
-        not stopped
-        and not cluster.dropped
-        and "keep its process running" in brokers.when_to_stop(counting)
+        not stopped and not cluster.dropped and "keep its process running" in when_to_stop(counting)
     )
     assert Cluster(2, 0).let_go_again() == (0, True)
 
@@ -77,14 +76,14 @@ def test_of_what_nobody_knows_it_is_not_said_that_it_may_be_stopped(error: Excep
     cluster = Cluster(error)
     counting, stopped = cluster.let_go()
     assert not stopped and not cluster.dropped
-    assert "5 of its partitions" in brokers.when_to_stop(counting)
+    assert "5 of its partitions" in when_to_stop(counting)
 
 
 def test_nor_where_there_is_no_place_to_wait() -> None:
     cluster = Cluster(2)
     with cluster.wait_slots.hold():
         counting, stopped = cluster.let_go()
-    assert not stopped and "keep its process running" in brokers.when_to_stop(counting)
+    assert not stopped and "keep its process running" in when_to_stop(counting)
 
 
 def test_what_is_done_is_done_though_nobody_tells_of_it_then() -> None:

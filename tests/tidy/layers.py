@@ -151,7 +151,8 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "gateway/api/",
         (
             *("flask", "<public>", "myqueue.gateway.settings", "myqueue.gateway.cluster_client"),
-            *("myqueue.gateway.cluster_snapshot", "myqueue.gateway.api"),
+            *("myqueue.admin.broker_moves", "myqueue.gateway.cluster_snapshot"),
+            "myqueue.gateway.api",
         ),
     ),
     (
@@ -173,7 +174,8 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "gateway/console/",
         (
             *("flask", "<public>", "myqueue.gateway.cluster_snapshot", "myqueue.gateway.api"),
-            *("myqueue.gateway.http.admission", "myqueue.gateway.console"),
+            *("myqueue.admin.broker_moves", "myqueue.gateway.http.admission"),
+            "myqueue.gateway.console",
         ),
     ),
     ("gateway/", ("flask", "click", "<public>", "myqueue.gateway")),

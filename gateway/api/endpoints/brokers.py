@@ -15,6 +15,12 @@ from time import monotonic
 from typing import Final, TypeVar
 
 from myqueue import Agent
+from myqueue.admin.broker_moves import (
+    HOW_TO_START,
+    partitions_counting,
+    replicas_left,
+    when_to_stop,
+)
 from myqueue.errors import InvalidRequest, MyQueueError, NotReady, UnknownBroker, Unreachable
 from myqueue.gateway.api import parameter_catalog
 from myqueue.gateway.api.operations import ADMIN, ApiBlueprint, Facts, RequestContext
@@ -26,9 +32,8 @@ blueprint = ApiBlueprint("brokers")
 LOOK_S: Final = 0.1
 LET_GO_MS: Final = 10_000  # a removal waits so long for the groups to change their members
 ELSEWHERE: Final = (
-    "Start one yourself: bin/myq-broker --id N --cluster NAME --data DIR --listen HOST:PORT"
-    " --peer-listen HOST:PORT --managers ID@HOST:PORT … --keys DIR; it registers by itself."
-    " Or give the gateway --agent DIR, the folder of a 'myq up' on its machine."
+    f"Start one yourself: {HOW_TO_START} Or give the gateway --agent DIR, the folder of a 'myq up'"
+    " on its machine."
 )
 _ROW: Final = {
     "id": parameter_catalog.NUMBER,
@@ -212,7 +217,7 @@ def drain_broker(ask: RequestContext, broker_id: int, wait_ms: int) -> Facts:
     409 if too few other brokers are alive.
     """
     left = _drain(ask, broker_id, wait_ms)
-    if left is None:
+    if not left:
         message = f"Broker {broker_id} is drained: it holds no partitions any more"
     else:
         message = (
@@ -220,8 +225,8 @@ def drain_broker(ask: RequestContext, broker_id: int, wait_ms: int) -> Facts:
         )
     return {
         "broker_id": broker_id,
-        "drained": left is None,
-        "partitions_left": left or 0,
+        "drained": not left,
+        "partitions_left": left,
         "message": message,
     }
 
@@ -285,7 +290,7 @@ def remove_broker(
     """
     if drain:
         left = _drain(ask, broker_id, wait_ms)
-        if left is not None:
+        if left:
             message = (
                 f"Broker {broker_id} is moving its partitions to other brokers first;"
                 f" {_follow(broker_id)}; then repeat the request to remove it"
@@ -339,11 +344,8 @@ def stop_when_unused(
 
     def is_let_go() -> bool | None:
         nonlocal counting
-        try:
-            counting = max(0, sdk.admin.counting_on(node) - stranded)
-        except MyQueueError as error:
-            if not error.retriable:
-                raise
+        left = partitions_counting(sdk.admin, node, stranded)
+        counting = counting if left is None else left
         return counting == 0 or None
 
     try:
@@ -364,39 +366,21 @@ def _stop(agent: Agent | None, node: int, address: str) -> bool:
     return agent.drop_broker(node, address)
 
 
-def when_to_stop(counting: int) -> str:
-    if not counting:
-        return "its process may be stopped"
-    return (
-        f"keep its process running while {counting} of its partitions still count on it;"
-        " 'myq broker remove' with its number, on its machine, waits for that"
-    )
-
-
 def _follow(broker_id: int) -> str:
     return f"GET /brokers/{broker_id} says how many are left; its state is drained when it is done"
 
 
-def _drain(ask: RequestContext, broker_id: int, wait_ms: int) -> int | None:
-    """Begin draining and wait; return None if it is done, else how many partitions are left."""
+def _drain(ask: RequestContext, broker_id: int, wait_ms: int) -> int:
+    """Begin draining and wait; return how many partitions are left, 0 if it is done."""
     ask.sdk.update("drain_broker", {"node": broker_id}, ask.key("drain_broker", broker_id))
-    left: int | None = 0
+    left = 0
 
     def is_empty() -> bool | None:
         nonlocal left
         row = _rows(ask).get(broker_id)
-        left = None if row is None else _left(row)  # None: removed by a repeat of this request
-        return True if left is None else None
+        left = 0 if row is None else replicas_left(row)  # no row: a repeat removed it already
+        return left == 0 or None
 
     with ask.sdk.wait_slots.hold_for(wait_ms) as may_wait_ms:
         _wait(ask.sdk, may_wait_ms, is_empty)
     return left
-
-
-def _left(row: Facts) -> int | None:
-    """Return how many replicas are left, or None if the broker is drained. A silent broker can't
-    report that it deleted replicas that have moved.
-    """
-    left: int = row["replicas"] + row["leaving"]
-    is_done = row["state"] == "drained" or (not left and not row["alive"])
-    return None if is_done else left

@@ -6,20 +6,19 @@ page shows the progress as the managers report it, so nothing is remembered here
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import flask
 from flask import Blueprint, Response
 
+from myqueue.admin.broker_moves import removal_losses
 from myqueue.errors import BrokerInUse, MyQueueError, NotFound, Unreachable
 from myqueue.gateway.api.endpoints import brokers as operations
 from myqueue.gateway.cluster_snapshot import Facts
 from myqueue.gateway.console.page import Crumb, admin, draw, find, link, with_hint
 from myqueue.gateway.console.pages import topics
 from myqueue.gateway.console.view import format
-
-NAMED_MAX: Final = 10  # partitions in one sentence
-COUNT_MAX: Final = 1_000_000
+from myqueue.problems import shortened
 
 
 def add_to(blueprint: Blueprint) -> None:
@@ -196,23 +195,21 @@ def remove_page(node: int, trouble: str = "", status: int = 200) -> Response:
         " The data on its disk is not deleted."
     ]
     if held:
-        alone = _alone(node)
+        losses = removal_losses(admin().topics(detail=True), row)
         texts.append(
             f"It holds {format.plural(held, 'partition')}. Better drain it first: then no"
             " copy is missing. Otherwise each has one copy fewer until a new one is made."
         )
-        if alone:
-            shown = ", ".join(alone[:NAMED_MAX]) + (" …" if len(alone) > NAMED_MAX else "")
+        if losses.lost:
             texts.append(
-                f"It has the only copy of {format.plural(len(alone), 'partition')}: {shown}. Their"
-                " messages would be lost."
+                f"It has the only copy of {format.plural(len(losses.lost), 'partition')}:"
+                f" {shortened(losses.lost)}. Their messages would be lost."
             )
-        stranded = _stranded(row)
-        if stranded:
-            shown = ", ".join(stranded[:NAMED_MAX]) + (" …" if len(stranded) > NAMED_MAX else "")
+        if losses.stranded:
             texts.append(
-                f"{format.plural(len(stranded), 'partition')} would have too few replicas alive:"
-                f" {shown}. These can't be read or written until their other brokers are back."
+                f"{format.plural(len(losses.stranded), 'partition')} would have too few replicas"
+                f" alive: {shortened(losses.stranded)}. These can't be read or written until their"
+                " other brokers are back."
             )
     return _ask(
         f"Remove broker {node}",
@@ -222,33 +219,6 @@ def remove_page(node: int, trouble: str = "", status: int = 200) -> Response:
         typed=str(node) if held else "",
         **_about(node, trouble, status),
     )
-
-
-def _alone(node: int) -> list[str]:
-    return [
-        f"{topic['topic']}/{part['partition']}"
-        for topic in admin().topics(detail=True)
-        for part in topic["partitions"]
-        if part["replicas"] == [node] and not part["leaving"]
-    ]
-
-
-def _stranded(row: Facts) -> list[str]:
-    """Return partitions of which other brokers have replicas, but no majority is alive without this
-    broker.
-
-    This is an estimate; the managers report exactly when the broker is removed.
-    """
-    node = row["node"]
-    stranded = []
-    for topic in admin().topics(detail=True):
-        for part in topic["partitions"]:
-            others = [one for one in part["replicas"] if one != node]
-            needed = (len(others) if row["alive"] else len(part["replicas"])) // 2 + 1
-            answer = sum(one not in part["silent"] for one in others)
-            if node in part["replicas"] and others and answer < needed:
-                stranded.append(f"{topic['topic']}/{part['partition']}")
-    return stranded
 
 
 def remove(node: int) -> Response:

@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 import flask
 from flask import Blueprint, Response
 
+from myqueue.admin.broker_moves import replicas_left, when_to_stop
 from myqueue.errors import MyQueueError, NotFound
-from myqueue.gateway.api.endpoints.brokers import when_to_stop
 from myqueue.gateway.cluster_snapshot import ClusterSnapshot, Facts
 from myqueue.gateway.console.live.poller import Watch
 from myqueue.gateway.console.page import (
@@ -175,12 +175,8 @@ def state_of(row: Facts) -> Cell:
         return Cell("disk full", state=BAD, about="It refuses writes until there is space")
     state = row.get("state") or "active"
     if state == "draining":
-        left = row["replicas"] + row["leaving"]
-        return Cell(
-            "draining",
-            state=WARN,
-            about=f"Its partitions are moving out; {format.plural(left, 'replica')} left",
-        )
+        left = format.plural(replicas_left(row), "replica")
+        return Cell("draining", state=WARN, about=f"Its partitions are moving out; {left} left")
     if state == "drained":
         return Cell(
             "drained", state=OFF, about="It holds no partitions; it may be stopped or removed"
@@ -302,10 +298,10 @@ def progress_of(row: Facts) -> Progress | None:
     """
     if not row["draining"]:
         return None
-    left = row["replicas"] + row["leaving"]
+    left = replicas_left(row)
     total = number_of("of", 0, 0, 1_000_000)
     total = max(total, left) if total else 0
-    if row["state"] == "drained":
+    if not left:
         return Progress(1, 1, "Drained: it holds nothing any more.")
     of = f" of {total:,}" if total else ""
     return Progress(total - left if total else 0, total, f"{left:,}{of} replicas are left.")

@@ -6,9 +6,16 @@ from typing import Any
 
 import pytest
 
-from myqueue.cli.shared.drain_progress import Left, Pace, of_draining, of_spreading
+from myqueue.admin.broker_moves import (
+    Left,
+    Pace,
+    of_draining,
+    of_spreading,
+    partitions_counting,
+    removal_losses,
+)
 from myqueue.cli.topic import partitions_table
-from myqueue.errors import BrokerInUse, UnknownBroker
+from myqueue.errors import BrokerInUse, InvalidRequest, MyQueueError, NotLeader, UnknownBroker
 
 
 def row(node: int, replicas: int, **more: Any) -> dict[str, Any]:
@@ -83,3 +90,40 @@ def test_what_moves_and_who_is_silent_is_shown_where_it_is_so() -> None:
     assert [row[:4] for row in rows] == [[0, 1, "1 2 3", None], [1, None, "4 2 3", "1"]]
     assert "leaving" not in partitions_table([whole])[0]
     assert partitions_table([{**whole, "silent": [2]}])[1][0][3] == "2"
+
+
+def test_what_a_removal_would_lose_is_estimated() -> None:
+    def part(number: int, replicas: list[int], **more: list[int]) -> dict[str, Any]:
+        return {"partition": number, "replicas": replicas, "leaving": [], "silent": [], **more}
+
+    parts = [
+        part(0, [2]),  # its only copy
+        part(1, [2], leaving=[4]),  # broker 4 still has one
+        part(2, [1, 2]),  # of two members one is alive: enough when broker 2 is no member
+        part(3, [1, 2], silent=[1]),
+        part(4, [1, 2, 3], silent=[1]),
+        part(5, [1, 3], silent=[1, 3]),  # not on broker 2
+    ]
+    topics = [{"topic": "t", "partitions": parts}]
+    assert removal_losses(topics, row(2, 5)) == (["t/0"], ["t/3", "t/4"])
+    dead = removal_losses(topics, row(2, 5, alive=False))
+    assert dead == (["t/0"], ["t/2", "t/3", "t/4"]), "a dead broker does not agree to its removal"
+    assert removal_losses(topics, row(5, 0)) == ([], [])
+
+
+def test_partitions_that_stay_without_a_majority_are_not_waited_for() -> None:
+    class Managers:
+        error: MyQueueError | None = None
+
+        def counting_on(self, _: int) -> int:
+            if self.error is not None:
+                raise self.error
+            return 3
+
+    managers: Any = Managers()
+    assert [partitions_counting(managers, 2, n) for n in (0, 2, 3, 4)] == [3, 1, 0, 0]
+    managers.error = NotLeader("electing")
+    assert partitions_counting(managers, 2, 0) is None
+    managers.error = InvalidRequest("no")
+    with pytest.raises(InvalidRequest):
+        partitions_counting(managers, 2, 0)

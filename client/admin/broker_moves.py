@@ -1,19 +1,28 @@
-"""Progress of a drain or fill of a broker: how much is left, for how long, what holds it up. Pure.
+"""Drains, fills and removals of brokers: how much is left, what holds it up, what would be lost.
 
-Comes in: rows of `Admin.brokers`, and times. Goes out: sentences. No rows mean that the managers
-are electing their leader, so the progress is not known.
+Comes in: rows of `Admin.brokers` and `Admin.topics`, and times. Goes out: numbers and sentences,
+for the commands, the gateway's API and the console. No rows mean that the managers are electing
+their leader, so the progress is not known. Pure, but for `partitions_counting`.
 """
 
 from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from myqueue.errors import BrokerInUse, UnknownBroker
+from myqueue.errors import BrokerInUse, MyQueueError, UnknownBroker
+
+if TYPE_CHECKING:
+    from myqueue.admin.client import Admin
 
 STILL_S: Final = 10.0  # without progress for this time, the reason is shown
-Rows = list[dict[str, Any]]
+HOW_TO_START: Final = (
+    "bin/myq-broker --id N --cluster NAME --data DIR --listen HOST:PORT --peer-listen HOST:PORT"
+    " --managers ID@HOST:PORT … --keys DIR; it registers by itself."
+)
+Facts = dict[str, Any]
+Rows = list[Facts]
 
 
 class Left(NamedTuple):
@@ -31,12 +40,17 @@ def of_draining(rows: Rows, number: int) -> Left | None:
         return None
     if not row["draining"]:
         raise BrokerInUse(f"somebody undrained broker {number}", hint="Ask who, and why.")
-    left = row["replicas"] + row["leaving"]
-    # A silent broker can't report that it deleted replicas that moved away.
+    return Left(f"Draining broker {number}", replicas_left(row), _obstacles(rows, number))
+
+
+def replicas_left(row: Facts) -> int:
+    """Count the replicas that a draining broker still has: at least 1 until it is drained, then 0.
+
+    A silent broker can't report that it deleted replicas that moved away.
+    """
+    left: int = row["replicas"] + row["leaving"]
     is_done = row["state"] == "drained" or (not left and not row["alive"])
-    return Left(
-        f"Draining broker {number}", 0 if is_done else max(1, left), _obstacles(rows, number)
-    )
+    return 0 if is_done else max(1, left)
 
 
 def of_spreading(rows: Rows, number: int) -> Left | None:
@@ -57,7 +71,7 @@ def of_spreading(rows: Rows, number: int) -> Left | None:
     return Left(f"Filling broker {number}", max(0, missing, moving), _obstacles(rows, number))
 
 
-def _row(rows: Rows, number: int) -> dict[str, Any] | None:
+def _row(rows: Rows, number: int) -> Facts | None:
     broker = next((row for row in rows if row["node"] == number), None)
     if rows and broker is None:
         raise UnknownBroker(f"broker {number} was removed meanwhile")
@@ -72,6 +86,53 @@ def _obstacles(rows: Rows, number: int) -> str:
         if row["alive"] and row["disk_low"] and row["node"] != number
     ]
     return ", ".join(texts)
+
+
+def partitions_counting(admin: Admin, number: int, stranded: int) -> int | None:
+    """Count the partitions that still need a removed broker; None while no manager leads.
+
+    The `stranded` ones do not count: of two voters, the remaining one cannot change the members
+    alone.
+    """
+    try:
+        return max(0, admin.counting_on(number) - stranded)
+    except MyQueueError as error:
+        if not error.retriable:
+            raise
+        return None
+
+
+class RemovalLosses(NamedTuple):
+    """Partitions that suffer if a broker is removed before it is drained."""
+
+    lost: list[str]  # it has the only copy
+    stranded: list[str]  # other brokers have replicas, but no majority of them is alive
+
+
+def removal_losses(topics: Rows, row: Facts) -> RemovalLosses:
+    """Estimate the losses; the managers report exactly when the broker is removed."""
+    node, lost, stranded = row["node"], [], []
+    for topic in topics:
+        for part in topic["partitions"]:
+            name = f"{topic['topic']}/{part['partition']}"
+            others = [one for one in part["replicas"] if one != node]
+            needed = (len(others) if row["alive"] else len(part["replicas"])) // 2 + 1
+            answer = sum(one not in part["silent"] for one in others)
+            if part["replicas"] == [node] and not part["leaving"]:
+                lost.append(name)
+            elif node in part["replicas"] and others and answer < needed:
+                stranded.append(name)
+    return RemovalLosses(lost, stranded)
+
+
+def when_to_stop(counting: int) -> str:
+    """Say when the process of a removed broker may be stopped."""
+    if not counting:
+        return "its process may be stopped"
+    return (
+        f"keep its process running while {counting} of its partitions still count on it;"
+        " 'myq broker remove' with its number, on its machine, waits for that"
+    )
 
 
 class Pace:
