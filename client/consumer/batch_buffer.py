@@ -52,11 +52,11 @@ class BatchBuffer:
 
     @property
     def position(self) -> int:
-        return self.opened_end - self.opened_count
+        return self.opened_end - length_hint(self.opened)
 
     @property
     def has_messages(self) -> bool:
-        return bool(self.packed) or self.opened_count > 0
+        return bool(self.packed) or length_hint(self.opened) > 0
 
     def move_to(self, offset: int) -> None:
         """Drop all messages and go on from this offset."""
@@ -78,12 +78,14 @@ class BatchBuffer:
 
         Offsets are dense, so a gap would lose messages. Raises BatchInvalid for a broken header.
         """
+        if offset > self.next_offset:
+            return False
         received = PackedBatch(offset, batch.header(frame).count, frame)
-        if offset <= self.next_offset < received.end:
+        if received.end > self.next_offset:
             self.packed.append(received)
             self.packed_bytes += len(frame)
             self.next_offset = received.end
-        return offset <= self.next_offset
+        return True
 
     def pop_packed(self) -> PackedBatch:
         """Remove the first packed batch, for `open` or `skip`; the opened one is exhausted."""

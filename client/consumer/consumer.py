@@ -183,8 +183,8 @@ class Consumer:
             if now >= deadline or self.is_closed():
                 return False
             wait([self._topics_future], min(SLICE_S, deadline - now))
-        asked, self._topics_future = self._topics_future, None
-        asked.result()  # raises a failure once; the next call asks again
+        future, self._topics_future = self._topics_future, None
+        future.result()  # raises a failure once; the next call asks again
         return True
 
     def _begin_reading(self) -> None:
@@ -487,7 +487,9 @@ class Consumer:
             self._handover.commit_until(self._deadline(timeout), commits)
             if unsaved:
                 raise lost_error(unsaved)
-            return {r.name: r.committed for r in partitions if r.committed is not None}
+            return {
+                state.name: state.committed for state in partitions if state.committed is not None
+            }
 
     def committed(
         self, partitions: Partitions | float = None, timeout: float | None = None
@@ -528,8 +530,8 @@ class Consumer:
         finally:
             self._fetcher.close()
             if self._membership is not None and self._has_begun and not self._session.closed:
-                left = self._membership.leave()
-                wait([left], max(SLICE_S, end - time.monotonic()))
+                has_left = self._membership.leave()
+                wait([has_left], max(SLICE_S, end - time.monotonic()))
             if self._has_begun and not self._session.closed:
                 for number in self._ids:
                     self._session.let_die(consumer=number)

@@ -31,6 +31,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from myqueue.consumer.partition_state import (
     BACKOFF_MS_MIN,
+    COMMIT_START,
+    FETCH,
     Fetching,
     PartitionState,
     StartRule,
@@ -43,7 +45,6 @@ from myqueue.wire.batch import Buffer
 if TYPE_CHECKING:
     from myqueue.settings import ConsumerSettings
 
-LOOK_UP, COMMIT_START, FETCH = Fetching.LOOK_UP, Fetching.COMMIT_START, Fetching.FETCH
 EXTRA_MAX: Final = 2
 EXTRA_WAIT_MS: Final = 30
 # Failures after which a new leader is still asked at once. Two brokers that name each other as
@@ -121,10 +122,10 @@ class FenceRequest(BrokerRequest):
     def __init__(self, address: str, partitions: list[PartitionState], committer: str) -> None:
         super().__init__(address, partitions)
         parts = []
-        for one in partitions:
-            is_start = one.fetching is COMMIT_START
-            offset = one.buffer.position if is_start else words.NO_OFFSET
-            parts.append([one.group, offset, one.member, one.epoch])
+        for partition in partitions:
+            is_start = partition.fetching is COMMIT_START
+            offset = partition.buffer.position if is_start else words.NO_OFFSET
+            parts.append([partition.group, offset, partition.member, partition.epoch])
         self.fields = (committer, parts)
 
 
@@ -146,16 +147,17 @@ class _RequestKey(NamedTuple):
     due: Fetching
     address: str
     isolated_as: int
-    committer: str = ""
-    time_ms: int | None = None
+    committer: str
+    time_ms: int | None
 
 
 def _key_of(partition: PartitionState) -> _RequestKey:
-    due, rule = partition.fetching, partition.start_rule
-    own = (due, partition.leader, partition.isolated_as)
-    if due is FETCH:
-        return _RequestKey(*own)
-    return _RequestKey(*own, partition.committer, rule.time_ms if due is LOOK_UP and rule else None)
+    due = partition.fetching
+    rule = partition.start_rule if due is Fetching.LOOK_UP else None
+    committer = "" if due is FETCH else partition.committer
+    return _RequestKey(
+        due, partition.leader, partition.isolated_as, committer, rule and rule.time_ms
+    )
 
 
 class FetchPlan:
@@ -198,7 +200,7 @@ class FetchPlan:
     def _request(self, key: _RequestKey, partitions: list[PartitionState]) -> BrokerRequest | None:
         if key.due is FETCH:
             return self._fetch(key.address, key.isolated_as, partitions)
-        if key.due is LOOK_UP:
+        if key.due is Fetching.LOOK_UP:
             return OffsetsRequest(key.address, partitions, key.committer, key.time_ms)
         return FenceRequest(key.address, partitions, key.committer)
 
@@ -229,13 +231,16 @@ class FetchPlan:
 
     @property
     def buffered_bytes(self) -> int:
-        partitions = self._partitions.values()
-        return sum(one.buffer.packed_bytes for one in partitions if not one.is_paused)
+        return sum(
+            partition.buffer.packed_bytes
+            for partition in self._partitions.values()
+            if not partition.is_paused
+        )
 
     def next_retry(self, now: int) -> int | None:
         """The time of the next request if no event comes before; None: there is none."""
-        times = (r.retry_at for r in self._partitions.values() if r.request is None)
-        return min((time for time in times if time > now), default=None)
+        idle = (state for state in self._partitions.values() if state.request is None)
+        return min((state.retry_at for state in idle if state.retry_at > now), default=None)
 
     def set_leader(self, partition: PartitionState, address: str, now: int) -> None:
         """Take over the leader's address from the newest routes; "": not known."""
@@ -275,7 +280,7 @@ class FetchPlan:
         wanted = {partition.group: partition for partition in fetch.claim_waiting()}
         at = 0
         for group, code, start, end, batches, _ in parts:
-            own = frames[at : at + len(batches)]
+            its_frames = frames[at : at + len(batches)]
             at += len(batches)
             partition = wanted.pop(group, None)
             if partition is None:
@@ -285,10 +290,10 @@ class FetchPlan:
             elif code:
                 text = f"{partition.name} can't be read at offset {partition.buffer.next_offset}"
                 self._note_error(partition, error_of(code, text, fetch.address), now)
-            elif len(own) != len(batches):
+            elif len(its_frames) != len(batches):
                 partition.note_failure(now)  # cut on its way: ask again
             else:
-                self._receive(partition, batches, own, now)
+                self._receive(partition, batches, its_frames, now)
         for partition in wanted.values():
             partition.note_failure(now)  # not in the answer: ask again, but not at once
 
@@ -356,9 +361,9 @@ class FetchPlan:
 
     def _forget_fetch(self, fetch: FetchRequest) -> None:
         under_way = self._unanswered.get(fetch.address, [])
-        left = [other for other in under_way if other is not fetch]
-        if left:
-            self._unanswered[fetch.address] = left
+        others = [other for other in under_way if other is not fetch]
+        if others:
+            self._unanswered[fetch.address] = others
         else:
             self._unanswered.pop(fetch.address, None)  # addresses come and go; nothing may pile up
 

@@ -108,11 +108,11 @@ class Fetcher:
             for name in self._subscription.topics:
                 topic = routes.topic(name)
                 if topic is not None:
-                    places = [
+                    partitions = [
                         PartitionRoute(p.number, p.group, routes.leader(p.group, now) or "")
                         for p in topic.partitions
                     ]
-                    self._subscription.set_routes(name, now, places, topic.uid)
+                    self._subscription.set_routes(name, now, partitions, topic.uid)
                 elif routes.is_unknown(name):
                     self._subscription.mark_deleted(name)
             if self._subscription.has_news:
@@ -123,15 +123,15 @@ class Fetcher:
         self._nudged = False
         if self._closed or self._session.closed:
             return
-        now, prefetch = self._session.now_ms(), self._subscription.fetch_plan
+        now, plan = self._session.now_ms(), self._subscription.fetch_plan
         with self.changed:
             self._look_for_leaders(now)
-            requests = prefetch.requests(now)
-            refresh, prefetch.routes_wanted = prefetch.routes_wanted, False
-            retry = prefetch.next_retry(now)
-            notes, prefetch.log_lines = prefetch.log_lines, []
-        for note in notes:
-            log.warning("%s", note)
+            requests = plan.requests(now)
+            refresh, plan.routes_wanted = plan.routes_wanted, False
+            retry = plan.next_retry(now)
+            log_lines, plan.log_lines = plan.log_lines, []
+        for line in log_lines:
+            log.warning("%s", line)
         if refresh:
             self._session.refresh(self._subscription.topics)
         if retry is not None and (self._timer_at is None or retry < self._timer_at):
@@ -147,10 +147,10 @@ class Fetcher:
 
     def _look_for_leaders(self, now: int) -> None:
         """Look up leaders again: hints and time change routes without an answer of the managers."""
-        routes, prefetch = self._session.routes, self._subscription.fetch_plan
+        routes, plan = self._session.routes, self._subscription.fetch_plan
         for partition in self._subscription.partitions.values():
             if partition.failure_count or not partition.leader:
-                prefetch.set_leader(partition, routes.leader(partition.group, now) or "", now)
+                plan.set_leader(partition, routes.leader(partition.group, now) or "", now)
                 if partition.failure_count == LOGGED_FAILURES:
                     partition.failure_count += 1  # logged once, until a request succeeds
                     log.warning("%s can't be read: no leader answers", partition.name)
@@ -222,13 +222,13 @@ class Fetcher:
                 result.set_result(NotLeader(f"no leader of {name} is known, or not as ours so far"))
                 self._session.refresh(self._subscription.topics)
                 continue
-            asked = self._session.call(
+            future = self._session.call(
                 commit.address,
                 words.COMMIT,
                 (commit.committer, commit.parts),
                 timeout_ms=timeout_ms,
             )
-            asked.add_done_callback(partial(self._on_committed, commit, result))
+            future.add_done_callback(partial(self._on_committed, commit, result))
         return futures
 
     def _on_committed(

@@ -100,8 +100,8 @@ class Handover:
             time.sleep(pause_s)
             pause_s = min(PAUSE_S_MAX, pause_s * 2)
             with self._fetcher.changed:
-                commits, more = self._subscription.remaining(commits)
-            lost += more
+                commits, newly_lost = self._subscription.remaining(commits)
+            lost += newly_lost
         if lost and self._membership is not None:
             raise lost_error(lost)
         if lost:
@@ -116,10 +116,12 @@ class Handover:
         if not self.commits_alone:
             return
         with self._fetcher.changed:
-            unsaved = [one for one in leaving if one.is_wanted_back and not one.is_saved]
-            commits = self._subscription.commits(handled_only=True, of=[r.name for r in unsaved])
-            for one in unsaved:
-                one.is_saved = True  # or was tried: once is enough
+            unsaved = [state for state in leaving if state.is_wanted_back and not state.is_saved]
+            commits = self._subscription.commits(
+                handled_only=True, of=[state.name for state in unsaved]
+            )
+            for state in unsaved:
+                state.is_saved = True  # or was tried: once is enough
         with suppress(MyQueueError):  # if it fails, the next owner gets these messages again
             self.commit_until(time.monotonic() + RELEASE_COMMIT_S_MAX, commits)
 
@@ -163,7 +165,7 @@ class Handover:
         if not leaving:
             return
         self.save(leaving)
-        ours = [one.name for one in leaving if one.ownership is Ownership.LEAVING]
+        ours = [state.name for state in leaving if state.ownership is Ownership.LEAVING]
         try:
             _call(self._callbacks.on_revoke, ours)
         finally:
@@ -175,14 +177,17 @@ class Handover:
     def has_to_save(self) -> bool:
         """Would `call_callbacks` wait for a commit before it gives a partition back?"""
         partitions = self._subscription.partitions.copy()  # the I/O thread changes the original
-        is_unsaved = any(one.is_wanted_back and not one.is_saved for one in partitions.values())
+        is_unsaved = any(
+            state.is_wanted_back and not state.is_saved for state in partitions.values()
+        )
         return is_unsaved and self.commits_alone and not self._subscription.is_closed
 
     def save_leaving(self) -> None:
         """Do that commit now."""
         self.mark_handled()
         with self._fetcher.changed:
-            leaving = [one for one in self._subscription.partitions.values() if one.is_wanted_back]
+            partitions = self._subscription.partitions.values()
+            leaving = [state for state in partitions if state.is_wanted_back]
         self.save(leaving)
 
 

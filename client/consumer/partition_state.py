@@ -63,6 +63,9 @@ NEXT: Final[dict[Enum, set[Enum]]] = {
     Ownership.WITHDRAWN: {Ownership.REMOVED},
     Ownership.REMOVED: set(),
 }
+# Members of an enumeration are slow to look up, and these are for each batch.
+FETCH, COMMIT_START, ADMITTED = Fetching.FETCH, Fetching.COMMIT_START, Ownership.ADMITTED
+WANTED_BACK: Final = (Ownership.LEAVING, Ownership.WITHDRAWN)
 Phase = TypeVar("Phase", Fetching, Ownership)
 
 
@@ -182,16 +185,16 @@ class PartitionState:
 
     @property
     def is_wanted_back(self) -> bool:
-        return self.ownership in (Ownership.LEAVING, Ownership.WITHDRAWN)
+        return self.ownership in WANTED_BACK
 
     @property
     def is_withheld(self) -> bool:
         """No message of this partition may be handed out now."""
-        return self.is_paused or self.ownership is not Ownership.ADMITTED
+        return self.is_paused or self.ownership is not ADMITTED
 
     @property
     def has_output(self) -> bool:
-        return self.error is not None or self.buffer.has_messages
+        return self.buffer.has_messages or self.error is not None
 
     @property
     def may_fetch(self) -> bool:
@@ -202,14 +205,11 @@ class PartitionState:
         """Return what to request now, if there is room for messages; None: nothing."""
         if self.request is not None or self.retry_at > now:
             return None
-        match self.fetching:
-            case Fetching.COMMIT_START:  # not before on_assign has returned: it may seek
-                may_ask = self.ownership in (Ownership.ADMITTED, Ownership.LEAVING)
-            case Fetching.FETCH:
-                may_ask = self.may_fetch
-            case _:
-                may_ask = True
-        return self.fetching if may_ask else None
+        if self.fetching is FETCH and not self.may_fetch:
+            return None
+        if self.fetching is COMMIT_START and self.ownership not in (ADMITTED, Ownership.LEAVING):
+            return None  # on_assign may still seek, which decides where the group begins
+        return self.fetching
 
     # -- between managers and application ---------------------------------------------------------
 
@@ -301,8 +301,8 @@ class PartitionState:
 
     # -- going out --------------------------------------------------------------------------------
 
-    def open_next(self, now: int) -> None:
-        """Open the first packed batch.
+    def open_next(self, now: int) -> bool:
+        """Open the first packed batch; False: it has no message from the position on.
 
         A batch that was damaged on its way is dropped with all later ones and fetched again, up to
         DAMAGED_MAX times. A batch with a right checksum that can't be unpacked is unreadable on
@@ -323,9 +323,10 @@ class PartitionState:
             else:
                 self.drop_fetched()
                 self.error = self._unreadable(popped, error)
-            return
+            return False
         self.damaged_count = 0
         self.buffer.open(popped, messages)
+        return self.buffer.opened_count > 0
 
     def _unreadable(self, popped: PackedBatch, error: Exception) -> BatchUnreadable:
         return BatchUnreadable.at(

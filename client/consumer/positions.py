@@ -61,26 +61,30 @@ class Positions:
         """Wait until these positions are known; leave out partitions that are removed."""
         with self._changed:
             while True:
-                present = [one for one in partitions if one.ownership is not Ownership.REMOVED]
-                missing = [one for one in present if one.position is None]
-                if not missing:
-                    return {one.name: one.position for one in present if one.position is not None}
-                error = next((one.error for one in partitions if one.error is not None), None)
+                present = [
+                    state for state in partitions if state.ownership is not Ownership.REMOVED
+                ]
+                known = {
+                    state.name: state.position for state in present if state.position is not None
+                }
+                if len(known) == len(present):
+                    return known
+                error = next((state.error for state in partitions if state.error is not None), None)
                 if error is not None:
                     raise error
                 if self._subscription.is_closed:
                     raise Closed("the consumer was closed")
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    names = ", ".join(str(one.name) for one in missing)
-                    raise TimedOut(f"positions are not known yet, no leader answered: {names}")
+                    missing = ", ".join(str(s.name) for s in present if s.position is None)
+                    raise TimedOut(f"positions are not known yet, no leader answered: {missing}")
                 self._changed.wait(min(left, SLICE_S))
 
     def lag(self, names: Selected, deadline: float) -> dict[TopicPartition, int]:
         """Ask the brokers how many messages are after each position."""
         partitions = self.select(names)
         positions = self.known(partitions, deadline)
-        groups = {one.group: one.name for one in partitions if one.name in positions}
+        groups = {state.group: state.name for state in partitions if state.name in positions}
         offsets = read_offsets(self._session, list(groups), timeout_ms=left_ms(deadline))
         return {
             name: max(0, offsets[group].end - max(offsets[group].start, positions[name]))
@@ -90,8 +94,10 @@ class Positions:
     def committed(self, names: Selected, deadline: float) -> dict[TopicPartition, int | None]:
         """Ask the brokers for committed positions, in one request for each name."""
         partitions, out = self.select(names), dict[TopicPartition, int | None]()
-        for committer in sorted({one.committer for one in partitions}):
-            groups = {one.group: one.name for one in partitions if one.committer == committer}
+        for committer in sorted({state.committer for state in partitions}):
+            groups = {
+                state.group: state.name for state in partitions if state.committer == committer
+            }
             offsets = read_offsets(
                 self._session, groups, who=committer or None, timeout_ms=left_ms(deadline)
             )

@@ -53,12 +53,11 @@ class RoundRobin:
             if partition.is_withheld:
                 continue
             buffer = partition.buffer
-            if not buffer.opened_count and buffer.packed:
-                partition.open_next(now)
-                self.has_dropped_batches = self.has_dropped_batches or not buffer.opened_count
-            if buffer.opened_count:
+            has_packed = bool(buffer.packed)
+            if buffer.opened_count or (has_packed and partition.open_next(now)):
                 self.current = partition
                 return buffer.opened
+            self.has_dropped_batches = self.has_dropped_batches or has_packed
             if buffer.packed:  # that batch had no message from the position on: try the next one
                 self.add(partition)
             elif partition.error is not None:

@@ -254,7 +254,7 @@ class Subscription:
         """
         lost, self.lost_partitions, self.uncommitted = self.lost_partitions, [], []
         self.has_withdrawals = False
-        return lost, [one for one in self.partitions.values() if one.is_wanted_back]
+        return lost, [state for state in self.partitions.values() if state.is_wanted_back]
 
     def take_changes(self) -> list[tuple[list[TopicPartition], list[TopicPartition]]]:
         """Return (added, removed) partitions once; call `admit` when callbacks have returned."""
@@ -275,8 +275,8 @@ class Subscription:
     def release(self, partitions: Iterable[PartitionState]) -> None:
         """Give partitions back to the managers: the application is done with them."""
         if self.assignment is not None:
-            ours = [one for one in partitions if one.ownership is not Ownership.REMOVED]
-            self.assignment.released.update({one.group: one.epoch for one in ours})
+            ours = [state for state in partitions if state.ownership is not Ownership.REMOVED]
+            self.assignment.released.update({state.group: state.epoch for state in ours})
             self._remove(ours)
 
     def partition(self, name: TopicPartition) -> PartitionState:
