@@ -29,6 +29,7 @@ from urllib.parse import urlencode, urlsplit
 from weakref import WeakSet
 
 from myqueue.cluster.partitioner import partition_of
+from myqueue.cluster.repeats import GATEWAYS, Attempts
 from myqueue.consumer.message import Message, TopicPartition
 from myqueue.errors import (
     NONE,
@@ -52,7 +53,8 @@ log = logging.getLogger("myqueue.client")
 REQUEST_S: Final = 20.0  # for one attempt, added to the wait that it asks for
 TRY_S: Final = 120.0  # for one request with all its repeats
 REFUSED_S: Final = 2.0  # a daemon that restarts refuses connections for less than this
-PAUSE_S_MIN, PAUSE_S_MAX = 0.02, 1.0
+HEARTBEAT_TRY_S: Final = 1.0
+TIMEOUT_S_MIN: Final = 0.02
 BATCH_MESSAGES, BATCH_BYTES = 500, 1 << 20
 BUFFER_BYTES: Final = 64 << 20
 BLOCK_S: Final = 60.0
@@ -100,24 +102,22 @@ class Gateways:
         connections for `refused_s`.
         """
         end = time.monotonic() + try_s
-        pause, doubt = PAUSE_S_MIN, False
+        attempts = Attempts(GATEWAYS, is_safe=bool(key) or method == "GET")
         while True:
             try:
                 return self._once(method, path, values, key)
             except MyQueueError as error:
-                doubt = doubt or error.outcome != NONE
                 self._check_refused(refused_s)
-                may_repeat = error.retriable and (key or method == "GET" or not doubt)
-                if not may_repeat or time.monotonic() + pause > min(end, self.ends_at):
-                    if doubt and error.outcome == NONE:
+                is_repeated, pause_s = attempts.failed(error), attempts.pause_ms() / 1000
+                if not is_repeated or time.monotonic() + pause_s > min(end, self.ends_at):
+                    if attempts.is_unknown and error.outcome == NONE:
                         raise TimedOut(f"{method} {path}: {error}") from None
                     raise
                 if stopped is not None and stopped.is_set():
                     raise Closed("it was stopped") from None
             self._drop()
             self._at = (self._at + 1) % len(self._urls)
-            (stopped or threading.Event()).wait(pause)
-            pause = min(PAUSE_S_MAX, pause * 2)
+            (stopped or threading.Event()).wait(pause_s)
 
     def _check_refused(self, limit_s: float) -> None:
         if len(self._refused) < len(self._urls):
@@ -158,7 +158,7 @@ class Gateways:
 
     def _connect(self, url: str, values: Mapping[str, Any]) -> HTTPConnection:
         timeout = REQUEST_S + int(values.get("wait_ms", 0)) / 1000
-        timeout = max(PAUSE_S_MIN, min(timeout, self.ends_at - time.monotonic()))
+        timeout = max(TIMEOUT_S_MIN, min(timeout, self.ends_at - time.monotonic()))
         if self._connection is None:
             parts = urlsplit(url)
             kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
@@ -317,7 +317,7 @@ class HttpProducer:
         for number in tuple(self.producer_ids.values()):
             with contextlib.suppress(MyQueueError):
                 gateways.ask(
-                    "POST", "/producer/heartbeat", {"producer_id": number}, try_s=PAUSE_S_MAX
+                    "POST", "/producer/heartbeat", {"producer_id": number}, try_s=HEARTBEAT_TRY_S
                 )
 
     def _send_some(self, gateways: Gateways, topic: str) -> None:

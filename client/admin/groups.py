@@ -9,22 +9,25 @@ after a while. Deleting a group removes its positions in the same way, and then 
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from concurrent.futures import Future
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Final
 
 from myqueue.admin.calls import Limit, public
-from myqueue.cluster.offset_queries import Offsets
-from myqueue.cluster.session import Answer, Session
+from myqueue.cluster.offset_queries import Offsets, ask_leaders
+from myqueue.cluster.session import Session
 from myqueue.consumer.message import TopicPartition
-from myqueue.errors import GroupInUse, MisuseError, MyQueueError, TimedOut, UnknownGroup, error_of
+from myqueue.errors import (
+    GroupInUse,
+    MisuseError,
+    MyQueueError,
+    TimedOut,
+    TopicDeleted,
+    UnknownGroup,
+)
 from myqueue.wire import protocol as words
 
-PAUSE_S: Final = 0.05
-ATTEMPT_MS: Final = 3_000
 END_S: Final = 1.0  # to end a reset that was begun, even after the deadline of the call
 
 Facts = dict[str, Any]
@@ -187,55 +190,20 @@ class GroupAdmin(ABC):
 
     def _set_positions(self, group: str, epoch: int, rows: list[Facts]) -> None:
         """Set the positions at the partitions' leaders; repeat until the deadline."""
-        left = {(row["topic"], row["partition"]): row["new"] for row in rows}
-        last = "no leader is known"
-        while True:
-            last = self._try_to_set(f"group/{group}", epoch, left) or last
-            if not left:
-                return
-            if self._limit.is_over:
-                raise TimedOut(f"{len(left)} positions could not be set: {last}")
-            self._session.refresh({topic for topic, _ in left})
-            time.sleep(PAUSE_S)
+        new = {self._group_of(row["topic"], row["partition"]): row["new"] for row in rows}
 
-    def _try_to_set(self, who: str, epoch: int, left: dict[tuple[str, int], int]) -> str:
-        """Try once. Remove from `left` what was set; return the last error, or ""."""
-        routes, now = self._session.routes, self._session.now_ms()
-        groups: dict[int, tuple[str, int]] = {}
-        requests: dict[str, list[list[int]]] = {}
-        for (topic, number), offset in left.items():
-            route = routes.topic(topic)
-            if route is None or number >= len(route.partitions):
-                continue  # the routes are not the newest
-            group = route.partitions[number].group
-            address = routes.leader(group, now)
-            if address is not None:
-                groups[group] = (topic, number)
-                requests.setdefault(address, []).append([group, offset, 0, epoch])
-        calls = [
-            self._session.call(
-                address, words.COMMIT, (who, parts), timeout_ms=min(ATTEMPT_MS, self._limit.left_ms)
-            )
-            for address, parts in requests.items()
-        ]
-        problem = ""
-        for call in calls:
-            for group, code in self._codes(call).items():
-                if not code:
-                    left.pop(groups[group], None)
-                elif not (refusal := error_of(code, f"of {who}: {groups[group]}")).retriable:
-                    raise refusal
-                else:
-                    problem = str(refusal)
-        return problem
+        def fields(some: list[int]) -> tuple[Any, ...]:
+            return f"group/{group}", [[number, new[number], 0, epoch] for number in some]
 
-    def _codes(self, call: Future[Answer]) -> Mapping[int, int]:
-        try:
-            return {row[0]: row[1] for row in self._wait(call).fields[0]}
-        except MyQueueError as error:
-            if not error.retriable:
-                raise
-            return {}
+        done, last = ask_leaders(self._session, new, words.COMMIT, fields, self._limit.left_ms)
+        if len(done) < len(new):
+            raise TimedOut(f"{len(new) - len(done)} positions could not be set: {last}")
+
+    def _group_of(self, topic: str, partition: int) -> int:
+        route = self._session.routes.topic(topic)  # known: its offsets were read just now
+        if route is None or partition >= len(route.partitions):
+            raise TopicDeleted(f"the topic {topic!r} was deleted")
+        return route.partitions[partition].group
 
 
 def lag_of(at: Offsets) -> int:

@@ -28,12 +28,20 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any, Final
 
 import zmq
 
 from myqueue.cluster.waiters import Envelope, Waiter, failure
-from myqueue.errors import ClusterMismatch, MyQueueError, OutcomeUnknown, Unreachable
+from myqueue.errors import (
+    UNKNOWN,
+    Closed,
+    ClusterMismatch,
+    MyQueueError,
+    OutcomeUnknown,
+    Unreachable,
+)
 from myqueue.wire import protocol as words
 from myqueue.wire.batch import Buffer
 from myqueue.wire.clock import now_ms
@@ -321,20 +329,24 @@ class Connection:
         self.state = DOWN
         self.refused_since = (self.refused_since or self._sockets.now) if why == REFUSED else 0
         log.info("%s: %s", self.address, why)
-        self._tell(why, error)
+        text = f"{self.address}: {why}"
+        self._fail_all(
+            error or Unreachable(text, component=self.address),
+            error or OutcomeUnknown(text, component=self.address),
+        )
         self.on_change(self)
 
-    def _tell(self, why: str, error: MyQueueError | None) -> None:
-        """Fail all requests: unsent ones were certainly not done, of sent ones it is unknown."""
+    def _fail_all(self, not_done: MyQueueError, maybe_done: MyQueueError) -> None:
+        """Fail all requests, each with an error of its own: sent ones may have been done."""
         unsent = [waiter for first, _, waiters in self._queue if first for waiter in waiters]
         sent = list(self._waiters.values())
         self._queue.clear()
         self._waiters.clear()
-        self.error = error or Unreachable(f"{self.address}: {why}", component=self.address)
+        self.error = not_done
         for waiter in sent:
-            waiter.lost(error or OutcomeUnknown(f"{self.address}: {why}", component=self.address))
+            waiter.lost(copy(maybe_done))
         for waiter in unsent:
-            waiter.lost(self.error)
+            waiter.lost(copy(not_done))
 
     def _drop(self) -> None:
         socket, monitor = self._socket, self._monitor
@@ -345,11 +357,13 @@ class Connection:
                 self._sockets.drop(monitor)
             self._sockets.drop(socket)
 
-    def shut(self, error: MyQueueError) -> None:
+    def shut(self, why: str) -> None:
         """Close the connection permanently."""
         self._drop()
         self.state = SHUT
-        self._tell("closed", error)
+        maybe_done = Closed(why)
+        maybe_done.outcome = UNKNOWN
+        self._fail_all(Closed(why), maybe_done)
 
     # -- receiving --------------------------------------------------------------------------------
 

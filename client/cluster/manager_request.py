@@ -8,30 +8,27 @@ manager to ask:
   NOT_LEADER names the next one;
 - for any other read: the connected managers in turn, so that reads spread over all of them.
 
-A round asks each manager once; the pause between rounds doubles. At the deadline the error names
-each address with its last error, because "timed out" alone does not help the operator.
+A round asks each manager once; the pauses are between rounds. At the deadline the error names each
+address with its last error, because "timed out" alone does not help the operator.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from myqueue.cluster.connection import Connection
-from myqueue.cluster.io_thread import Timer
-from myqueue.cluster.waiters import Envelope, Waiter, details_of, failure
-from myqueue.errors import (
-    NONE,
-    MyQueueError,
-    NotLeader,
-    TimedOut,
-    TooFewBrokers,
-    UnknownPartition,
-    Unreachable,
-)
+from myqueue.cluster.repeats import MANAGERS, with_outcome
+from myqueue.cluster.request import RetryingRequest
+from myqueue.cluster.waiters import Envelope
+from myqueue.errors import NONE, MyQueueError, NotLeader, TimedOut, Unreachable
 from myqueue.wire import protocol as words
 from myqueue.wire.batch import Buffer
+
+if TYPE_CHECKING:
+    from myqueue.cluster.session import SessionCore
 
 # A healthy manager answers a read within milliseconds, so a silent one is soon passed over. An
 # update goes through the log, and only the leader can do it, so it gets more time.
@@ -39,15 +36,6 @@ READ_ATTEMPT_MS: Final = 300
 LEADER_ATTEMPT_MS: Final = 1_000
 ATTEMPT_MS_MAX: Final = 2_500
 BRIEF_MS: Final = 100  # a shorter silence, cut by the deadline, is no finding
-PAUSE_MS_MIN, PAUSE_MS_MAX = 20, 1_000
-
-
-class Host(Protocol):
-    """The part of a session that a request needs; all in the I/O thread."""
-
-    def now_ms(self) -> int: ...
-    def after(self, delay_ms: int, job: Callable[[], object]) -> Timer: ...
-    def connection(self, address: str) -> Connection: ...
 
 
 class Managers:
@@ -58,7 +46,6 @@ class Managers:
         self.nodes: dict[str, int] = {}  # address -> node number, as reported by the managers
         self.leader: str | None = None
         self.silent: set[str] = set()  # left the last request unanswered: asked last
-        self.chance = chance
         # Clients that start together should not all ask the same one first.
         self._turn = chance.randrange(len(self.addresses))
 
@@ -72,207 +59,117 @@ class Managers:
         return self.addresses[self._turn :] + self.addresses[: self._turn]
 
 
-def needs_leader(kind: int, fields: Sequence[Any]) -> bool:
-    return kind in (words.UPDATE, words.MEMBER) or (kind == words.READ and bool(fields[3]))
-
-
-class ManagerCall(Waiter):
-    """A request with its attempts. `done` is called once: with the answer or the error."""
+class ManagerRequest(RetryingRequest):
+    """A request with its attempts, in rounds over all managers. The future is an Answer."""
 
     __slots__ = (
-        "_host",
-        "_managers",
-        "_kind",
-        "_fields",
-        "_frames",
-        "_deadline",
-        "_timeout_ms",
-        "_done",
-        "_said",
-        "_left",
-        "_at",
-        "_attempt_ms",
-        "_id",
-        "_began",
-        "_timer",
-        "_pause",
-        "_was_sent",
-        "_unknown",
         "_hint",
+        "_limit_ms",
+        "_managers",
+        "_needs_leader",
+        "_said",
+        "_unasked",
+        "_was_sent",
     )
+    rule = MANAGERS
+    silence_ms: ClassVar[int] = ATTEMPT_MS_MAX
 
     def __init__(
         self,
-        host: Host,
+        session: SessionCore,
         managers: Managers,
         kind: int,
         fields: Sequence[Any],
         frames: Sequence[Buffer],
         timeout_ms: int,
-        done: Callable[[Envelope | None, list[Buffer], MyQueueError | None], None],
+        future: Future[Any],
     ) -> None:
-        self._host, self._managers = host, managers
-        self._kind, self._fields, self._frames = kind, fields, frames
-        self._timeout_ms, self._deadline = timeout_ms, host.now_ms() + timeout_ms
-        self._done = done
+        super().__init__(session, kind, fields, frames, timeout_ms, future)
+        self._managers = managers
+        self._needs_leader = kind in (words.UPDATE, words.MEMBER) or (
+            kind == words.READ and bool(fields[3])
+        )
         self._said: dict[str, str] = {}  # address -> its last error
-        self._left: list[str] = []  # to be asked in this round
-        self._at: Connection | None = None
-        self._id = self._began = 0
-        self._timer: Timer | None = None
-        self._pause = PAUSE_MS_MIN
-        leader = needs_leader(kind, fields)
-        self._attempt_ms = LEADER_ATTEMPT_MS if leader else READ_ATTEMPT_MS
+        self._unasked: list[str] | None = None  # in this round; None: a round begins
+        self._limit_ms = LEADER_ATTEMPT_MS if self._needs_leader else READ_ATTEMPT_MS
         if kind == words.MEMBER:  # it is held until there is news
-            self._attempt_ms += fields[3]
-        self._was_sent = self._unknown = False
+            self._limit_ms += fields[3]
+        self._was_sent = False
         self._hint: str | None = None  # what a manager advised, for this case alone
 
-    def start(self) -> None:
-        self._new_round()
-        self._ask()
+    def _attempt_ms(self) -> int:
+        return self._limit_ms
 
-    def fail(self, error: MyQueueError) -> None:
-        """End the request from outside with an error."""
-        self._let_go()
-        self._done(None, [], error)
+    def _next_address(self, now: int) -> str | None:
+        if self._unasked is None:
+            self._unasked = self._round()
+        if not self._unasked:
+            self._unasked = None
+            return None
+        return self._unasked.pop(0)
 
-    # -- whom to ask ------------------------------------------------------------------------------
-
-    def _new_round(self) -> None:
+    def _round(self) -> list[str]:
         managers = self._managers
         order = managers.in_turn()
-        if needs_leader(self._kind, self._fields):
-            if managers.leader is not None:
-                order = [managers.leader] + [a for a in order if a != managers.leader]
-        else:
-            order.sort(key=lambda address: not self._host.connection(address).is_ready)
+        if not self._needs_leader:
+            order.sort(key=lambda address: not self._session.connection(address).is_ready)
+        elif managers.leader is not None:
+            order = [managers.leader] + [a for a in order if a != managers.leader]
         order.sort(key=lambda address: address in managers.silent)
-        self._left = order
-
-    def _ask(self) -> None:
-        now = self._host.now_ms()
-        if now >= self._deadline:
-            self._give_up()
-            return
-        if not self._left:
-            pause = round(self._pause * self._managers.chance.uniform(0.7, 1.3))
-            self._pause = min(PAUSE_MS_MAX, self._pause * 2)
-            self._wait(pause, self._again)
-            return
-        address = self._left.pop(0)
-        self._at, self._began = self._host.connection(address), now
-        self._id = self._at.request(self._kind, self._fields, self._frames, self)
-        if self._at is not None:  # `request` may fail at once
-            self._wait(self._attempt_ms, self._silent)
-
-    def _wait(self, delay_ms: int, job: Callable[[], None]) -> None:
-        left = self._deadline - self._host.now_ms()
-        self._timer = self._host.after(min(delay_ms, max(0, left)), job)
-
-    def _again(self) -> None:
-        self._new_round()
-        self._ask()
-
-    # -- what became of it ------------------------------------------------------------------------
+        return order
 
     def answered(self, envelope: Envelope, frames: list[Buffer]) -> None:
         self._was_sent = True
-        at = self._let_go()
-        if at is not None:
-            self._managers.silent.discard(at.address)
-        if envelope[words.KIND] != words.ERROR:
-            if at is not None and needs_leader(self._kind, self._fields):
-                self._managers.leader = at.address
-            self._done(envelope, frames, None)
-            return
-        error = failure(envelope)
-        if isinstance(error, NotLeader) and at is not None:
-            self._follow(at.address, error)
-        self._failed(at, error)
+        if self._at is not None:
+            self._managers.silent.discard(self._at.address)
+            if self._needs_leader and envelope[words.KIND] != words.ERROR:
+                self._managers.leader = self._at.address
+        super().answered(envelope, frames)
 
-    def lost(self, error: MyQueueError) -> None:
-        at = self._let_go()
-        if at is not None and self._managers.leader == at.address:
-            self._managers.leader = None
-        self._failed(at, error)
-
-    def _failed(self, at: Connection | None, error: MyQueueError) -> None:
-        if error.outcome != NONE:
-            self._was_sent = self._unknown = True
-        if not error.retriable or isinstance(error, TooFewBrokers | UnknownPartition):
-            self._done(None, [], error)
-            return
-        if at is not None:
-            self._said[at.address] = _brief(error, at.address)
+    def _goes_on_at_once(self, at: Connection, error: MyQueueError, is_silent: bool) -> bool:
+        managers, address = self._managers, at.address
+        is_leader = managers.leader == address
+        if is_leader and (is_silent or not at.is_ready or isinstance(error, NotLeader)):
+            managers.leader = None
+        if is_silent:
+            managers.silent.add(address)
+            self._limit_ms = max(self._limit_ms, min(ATTEMPT_MS_MAX, 2 * self._limit_ms))
+        elif isinstance(error, NotLeader):
+            self._follow(address, error.details.get("address"))
+        self._was_sent = self._was_sent or error.outcome != NONE
         self._hint = error.own_hint or self._hint
-        retry_ms = details_of(error).get("retry_ms")
-        if isinstance(retry_ms, int):
-            self._pause = max(self._pause, min(retry_ms, PAUSE_MS_MAX))
-        self._ask()
+        is_brief = is_silent and self._session.now_ms() - self._began < BRIEF_MS
+        if not (is_brief and address in self._said):  # else its earlier error says more
+            self._said[address] = _brief(error, address)
+        return True
 
-    def _follow(self, address: str, error: NotLeader) -> None:
+    def _follow(self, address: str, leader: Any) -> None:
         """Ask the named leader next, unless this round has asked it already."""
-        leader = details_of(error).get("address")
-        if self._managers.leader == address:
-            self._managers.leader = None
-        if isinstance(leader, str) and leader and leader != address:
-            self._managers.add(leader)
-            self._managers.leader = leader
-            if leader in self._left:
-                self._left.remove(leader)
-                self._left.insert(0, leader)
-            elif leader not in self._said:
-                self._left.insert(0, leader)
-
-    def _silent(self) -> None:
-        """Ask the next manager. A connection on which nothing at all came is broken."""
-        at, began = self._let_go(), self._began
-        if at is None:
+        unasked = self._unasked or []
+        if not isinstance(leader, str) or leader in ("", address):
             return
-        self._unknown = self._unknown or at.is_ready
-        self._was_sent = self._was_sent or at.is_ready
-        if self._managers.leader == at.address:
-            self._managers.leader = None
-        waited = self._host.now_ms() - began
-        self._managers.silent.add(at.address)
-        slower = min(ATTEMPT_MS_MAX, 2 * self._attempt_ms)  # all managers may be slow
-        self._attempt_ms = max(self._attempt_ms, slower)
-        if waited >= BRIEF_MS or at.address not in self._said:  # else its earlier error says more
-            self._said[at.address] = f"no answer within {waited} ms"
-            if not at.is_ready and waited:
-                self._said[at.address] = (
-                    f"no connection within {waited} ms (silence, or no such host)"
-                )
-        if at.is_ready and waited >= ATTEMPT_MS_MAX and at.silent_since(began):
-            at.broke(f"no answer within {waited} ms")
-        self._ask()
+        self._managers.add(leader)
+        self._managers.leader = leader
+        if leader in unasked or leader not in self._said:
+            self._unasked = [leader] + [a for a in unasked if a != leader]
 
-    def _let_go(self) -> Connection | None:
-        at, self._at = self._at, None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if at is not None:
-            at.forget(self._id)
-        return at
+    @property
+    def _may_be_done(self) -> bool:
+        return self._kind == words.UPDATE and self._attempts.is_unknown  # a read changes nothing
 
-    def _give_up(self) -> None:
-        for address in self._managers.addresses:
-            self._said.setdefault(address, "not asked")
-        told = "; ".join(f"{address}: {text}" for address, text in self._said.items())
-        name = words.name_of(self._kind)
+    def _too_late(self) -> MyQueueError:
+        said = dict.fromkeys(self._managers.addresses, "not asked") | self._said
+        tried = "; ".join(f"{address}: {text}" for address, text in said.items())
         if not self._was_sent:
-            text = f"no manager could be reached within {self._timeout_ms} ms. Tried {told}"
-            self._done(None, [], Unreachable(text))
-            return
-        text = f"{name} was not done within {self._timeout_ms} ms. Tried {told}"
-        error = TimedOut(text, hint=self._hint)
-        if self._kind != words.UPDATE or not self._unknown:
-            error.outcome = NONE
-        self._done(None, [], error)
+            return Unreachable(
+                f"no manager could be reached within {self._timeout_ms} ms. Tried {tried}"
+            )
+        name = words.name_of(self._kind)
+        text = f"{name} was not done within {self._timeout_ms} ms. Tried {tried}"
+        return with_outcome(TimedOut(text, hint=self._hint), self._may_be_done)
 
 
 def _brief(error: MyQueueError, address: str) -> str:
     text = str(error).removeprefix(address).removeprefix(": ")
-    return text if text.startswith(error.name) else f"{error.name}: {text}"
+    is_plain = isinstance(error, TimedOut) or text.startswith(error.name)
+    return text if is_plain else f"{error.name}: {text}"

@@ -1,24 +1,26 @@
-"""Read start, end and committed positions of partitions, from several leaders at once.
+"""Ask several partitions' leaders at once, and again until the deadline: for their offsets, mostly.
 
-Consumers and Admin use it, in the caller's thread. A read is safe to repeat: partitions whose
-leader did not answer, or no longer leads, are asked again with newer routes until the deadline.
+Consumers and Admin use it, in the caller's thread. Only for requests that are safe to repeat:
+partitions whose leader did not answer, or no longer leads, are asked again with newer routes.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Final, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from myqueue.cluster.repeats import LEADERS, Attempts
 from myqueue.cluster.silent_brokers import silence_at
 from myqueue.errors import NONE, MyQueueError, TimedOut, error_of
 from myqueue.wire import protocol as words
 
 if TYPE_CHECKING:
-    from myqueue.cluster.session import Answer, Session
+    from myqueue.cluster.session import Session
+    from myqueue.cluster.waiters import Answer
 
-PAUSE_MS_MIN, PAUSE_MS_MAX = 20, 500
 ATTEMPT_MS_MAX: Final = 3_000
 
 
@@ -47,40 +49,70 @@ def read_offsets(
     with the last refusal if a partition did not answer; with `partial` it is left out instead.
     """
     limit_ms = session.request_timeout_ms if timeout_ms is None else timeout_ms
+    wanted = set(groups)
+    rows, last = ask_leaders(
+        session, wanted, words.OFFSETS, lambda some: (who, time_ms, some), limit_ms
+    )
+    missing = wanted - rows.keys()
+    if missing and not partial:
+        raise _not_known(session, missing, limit_ms, last)
+    return {group: Offsets(*row) for group, row in rows.items()}
+
+
+def ask_leaders(
+    session: Session,
+    groups: Iterable[int],
+    kind: int,
+    fields: Callable[[list[int]], Sequence[Any]],
+    limit_ms: int,
+) -> tuple[dict[int, list[Any]], str]:
+    """Ask the leaders of raft groups until all answered, for `limit_ms` at most.
+
+    `fields` makes the fields of a request from the groups that it is about. Returns each group's
+    row after its code, and the last error. Raises an error that is not retriable.
+    """
     deadline = session.now_ms() + limit_ms
-    left, offsets = set(groups), dict[int, Offsets]()
-    pause, last = PAUSE_MS_MIN, "no leader is known"
+    attempts = Attempts(LEADERS)
+    missing, rows, last = set(groups), dict[int, list[Any]](), "no leader is known"
     while True:
+        now = session.now_ms()
         groups_at: dict[str, list[int]] = {}
-        for group in sorted(left):
-            address = session.routes.leader(group, session.now_ms())
-            if address:
+        for group in sorted(missing):
+            if address := session.routes.leader(group, now):
                 groups_at.setdefault(address, []).append(group)
-        rest_ms = max(1, deadline - session.now_ms())
+        attempt_ms = min(max(1, deadline - now), ATTEMPT_MS_MAX)
         calls = [
-            (
-                address,
-                session.call(
-                    address,
-                    words.OFFSETS,
-                    (who, time_ms, numbers),
-                    timeout_ms=min(rest_ms, ATTEMPT_MS_MAX),
-                ),
-            )
-            for address, numbers in groups_at.items()
+            (address, some, session.call(address, kind, fields(some), timeout_ms=attempt_ms))
+            for address, some in groups_at.items()
         ]
-        for address, future in calls:
-            last = _take(session, address, future, groups_at[address], offsets) or last
-        left -= offsets.keys()
-        if not left:
-            return offsets
-        if session.now_ms() + pause >= deadline:
-            if partial:
-                return offsets
-            raise _not_known(session, left, limit_ms, last)
+        for address, some, call in calls:
+            for group, error, row in _results(session, address, some, call):
+                if error is None:
+                    rows[group] = row
+                elif attempts.failed(error):
+                    session.on_io(partial(session.routes.fail, group, address, now))
+                    last = str(error) if address in str(error) else f"{address}: {error}"
+                else:
+                    raise error
+        missing -= rows.keys()
+        pause_ms = attempts.pause_ms()
+        if not missing or session.now_ms() + pause_ms >= deadline:
+            return rows, last
         session.refresh()
-        time.sleep(pause / 1000)
-        pause = min(PAUSE_MS_MAX, pause * 2)
+        time.sleep(pause_ms / 1000)
+
+
+def _results(
+    session: Session, address: str, groups: list[int], call: Future[Answer]
+) -> Iterator[tuple[int, MyQueueError | None, list[Any]]]:
+    """Wait for an answer; return each group with its error or its row."""
+    try:
+        rows = session.wait(call).fields[0]
+    except MyQueueError as error:
+        yield from ((group, error, []) for group in groups)
+    else:
+        for group, code, *row in rows:
+            yield group, error_of(code, component=address) if code else None, row
 
 
 def _not_known(session: Session, left: set[int], limit_ms: int, last: str) -> TimedOut:
@@ -99,39 +131,3 @@ def _not_known(session: Session, left: set[int], limit_ms: int, last: str) -> Ti
     )
     error.outcome = NONE
     return error
-
-
-def _take(
-    session: Session,
-    address: str,
-    future: Future[Answer],
-    groups: list[int],
-    offsets: dict[int, Offsets],
-) -> str:
-    """Move an answer into `offsets`; return the last error or "". Raise what is not retriable."""
-    try:
-        parts = session.wait(future).fields[0]
-    except MyQueueError as error:
-        if not error.retriable:
-            raise
-        _fail(session, groups, address)
-        return str(error)
-    problem = ""
-    for group, code, *rest in parts:
-        if not code:
-            offsets[group] = Offsets(*rest)
-            continue
-        refusal = error_of(code, component=address)
-        if not refusal.retriable:
-            raise refusal
-        _fail(session, [group], address)
-        problem = f"{address}: {refusal}"
-    return problem
-
-
-def _fail(session: Session, groups: list[int], address: str) -> None:
-    def mark() -> None:
-        for group in groups:
-            session.routes.fail(group, address, session.now_ms())
-
-    session.on_io(mark)

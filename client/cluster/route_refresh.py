@@ -19,12 +19,12 @@ from myqueue.cluster.connection import Connection
 from myqueue.cluster.io_thread import Timer
 from myqueue.cluster.manager_request import Managers
 from myqueue.cluster.routing import Topic
-from myqueue.cluster.waiters import Waiter
+from myqueue.cluster.waiters import Answer, Waiter, resolve
 from myqueue.errors import Closed, MyQueueError, TimedOut, TopicExists, UnknownTopic
 from myqueue.wire import protocol as words
 
 if TYPE_CHECKING:
-    from myqueue.cluster.session import Answer, SessionCore
+    from myqueue.cluster.session import SessionCore
 
 log = logging.getLogger("myqueue.client")
 
@@ -197,12 +197,7 @@ class Upkeep:
             self._ensures.remove(ensure)
         if ensure.timer is not None:
             ensure.timer.cancel()
-        if ensure.future.done() or not ensure.future.set_running_or_notify_cancel():
-            return
-        if error is not None:
-            ensure.future.set_exception(error)
-        else:
-            ensure.future.set_result(topics or [])
+        resolve(ensure.future, topics or [], error)
 
     def shut(self, error: MyQueueError) -> None:
         for ensure in tuple(self._ensures):

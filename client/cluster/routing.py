@@ -20,6 +20,7 @@ Only the I/O thread writes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -194,7 +195,7 @@ class Routes:
             for table in (self._groups, self._hints, self._failed):
                 table.pop(partition.group, None)
 
-    def hint(self, group: int, details: dict[str, Any]) -> bool:
+    def hint(self, group: int, details: Mapping[str, Any]) -> bool:
         """Take in a NOT_LEADER's details. True if they name another address to ask."""
         node, address = details.get("leader"), details.get("address")
         broker = self.brokers.get(node) if type(node) is int else None

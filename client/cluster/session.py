@@ -22,25 +22,18 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from secrets import token_bytes
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 from weakref import WeakSet
 
 from myqueue.cluster.connection import Connection, Greeting, Sockets
 from myqueue.cluster.io_thread import IoThread, Job, Timer
-from myqueue.cluster.manager_request import ManagerCall, Managers
+from myqueue.cluster.manager_request import ManagerRequest, Managers
+from myqueue.cluster.request import CLOSED, Request, RetryingRequest
 from myqueue.cluster.route_refresh import Upkeep
 from myqueue.cluster.routing import Routes, Topic
-from myqueue.cluster.waiters import Envelope, Waiter, failure
+from myqueue.cluster.waiters import Answer, resolve
 from myqueue.constructors import lists_settings, named_arguments
-from myqueue.errors import (
-    NONE,
-    Closed,
-    ConcurrentUse,
-    Forked,
-    InvalidRequest,
-    MyQueueError,
-    TimedOut,
-)
+from myqueue.errors import Closed, ConcurrentUse, Forked, MyQueueError, TimedOut
 from myqueue.finalizers import unclosed, when_dropped
 from myqueue.settings import SessionSettings, addresses, joined
 from myqueue.wire import protocol as words
@@ -52,67 +45,7 @@ log = logging.getLogger("myqueue.client")
 
 MANAGERS: Final = "managers"
 OF_TOPICS: Final = frozenset(("create_topic", "delete_topic", "grow_topic"))
-# Raised for values that cannot be packed: a number beyond 64 bits, half a surrogate pair, a set.
-UNPACKABLE: Final = (ValueError, TypeError, OverflowError)
 _sessions: WeakSet[SessionCore] = WeakSet()
-
-
-class Answer(NamedTuple):
-    envelope: Envelope
-    frames: list[Buffer]
-
-    @property
-    def fields(self) -> list[Any]:
-        return self.envelope[words.FIELDS :]
-
-
-def resolve(future: Future[Any], result: Any, error: BaseException | None = None) -> None:
-    """End a future, unless its caller has cancelled it."""
-    if future.done() or not future.set_running_or_notify_cancel():
-        return
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(result)
-
-
-class Call(Waiter):
-    """One request to one address: one attempt."""
-
-    __slots__ = ("at", "future", "id", "began", "timer")
-
-    def __init__(self, future: Future[Answer]) -> None:
-        self.future = future
-        self.at: Connection | None = None
-        self.timer: Timer | None = None
-        self.id = self.began = 0
-
-    def answered(self, envelope: Envelope, frames: list[Buffer]) -> None:
-        error = failure(envelope) if envelope[words.KIND] == words.ERROR else None
-        self._end(Answer(envelope, frames), error)
-
-    def lost(self, error: MyQueueError) -> None:
-        self._end(None, error)
-
-    def late(self) -> None:
-        at = self.at
-        if at is None:
-            return
-        was_sent = at.take(self.id) is not None
-        at.forget(self.id)
-        waited = now_ms() - self.began
-        error = TimedOut(f"{at.address}: no answer within {waited} ms", component=at.address)
-        if not was_sent:
-            error.outcome = NONE
-        self._end(None, error)
-        if was_sent and at.silent_since(self.began):
-            at.broke(f"nothing came within {waited} ms")
-
-    def _end(self, answer: Answer | None, error: MyQueueError | None) -> None:
-        self.at = None
-        if self.timer is not None:
-            self.timer.cancel()
-        resolve(self.future, answer, error)
 
 
 class SessionCore:
@@ -133,10 +66,9 @@ class SessionCore:
         self.managers: Final = MANAGERS
         self.routes = Routes()
         self._greeting = Greeting(name)
-        self._chance = random.Random()
-        self._managers = Managers(bootstrap, self._chance)
+        self._managers = Managers(bootstrap, random.Random())
         self._connections: dict[str, Connection] = {}
-        self._calls: set[ManagerCall] = set()
+        self.requests: set[RetryingRequest] = set()  # not answered yet
         self._shutters: list[Job] = []
         self._last_index = 0  # of our own updates: later reads are not older
         self._closed = self._forked = False
@@ -239,9 +171,11 @@ class SessionCore:
         core, future = self.core, Future[Answer]()
         limit_ms = self.request_timeout_ms if timeout_ms is None else timeout_ms
         if target == MANAGERS:
-            self._thread.run(lambda: core._ask_managers(kind, fields, frames, limit_ms, future))
+            repeated = ManagerRequest(core, self._managers, kind, fields, frames, limit_ms, future)
+            self._thread.run(repeated.ask)
         else:
-            self._thread.run(lambda: core._ask(target, kind, fields, frames, limit_ms, future))
+            request = Request(core, kind, fields, frames, limit_ms, future)
+            self._thread.run(lambda: request.ask_at(target, limit_ms))
         return future
 
     def update(
@@ -384,51 +318,6 @@ class SessionCore:
                 soonest = due
         return soonest
 
-    def _ask(
-        self,
-        address: str,
-        kind: int,
-        fields: Sequence[Any],
-        frames: Sequence[Buffer],
-        limit_ms: int,
-        future: Future[Answer],
-    ) -> None:
-        if self._closed:
-            resolve(future, None, Closed("the session was closed"))
-            return
-        call = Call(future)
-        call.at, call.began = self.connection(address), now_ms()
-        try:
-            call.id = call.at.request(kind, fields, frames, call)
-        except UNPACKABLE as error:
-            resolve(future, None, _not_sent(error))
-            return
-        call.timer = self.after(limit_ms, call.late)
-
-    def _ask_managers(
-        self,
-        kind: int,
-        fields: Sequence[Any],
-        frames: Sequence[Buffer],
-        limit_ms: int,
-        future: Future[Answer],
-    ) -> None:
-        def done(
-            envelope: Envelope | None, frames: list[Buffer], error: MyQueueError | None
-        ) -> None:
-            self._calls.discard(call)
-            resolve(future, Answer(envelope or [], frames), error)
-
-        if self._closed:
-            resolve(future, None, Closed("the session was closed"))
-            return
-        call = ManagerCall(self, self._managers, kind, fields, frames, limit_ms, done)
-        self._calls.add(call)
-        try:
-            call.start()
-        except UNPACKABLE as error:
-            call.fail(_not_sent(error))
-
     def _updated(self, answer: Answer, topic: str) -> dict[str, Any]:
         index, result = answer.fields
         self._last_index = max(self._last_index, index)
@@ -461,17 +350,16 @@ class SessionCore:
             warnings.warn(unclosed(self.named_when_dropped), ResourceWarning, stacklevel=2)
 
     def _shut(self) -> None:
-        error = Closed("the session was closed")
         for shutter in tuple(self._shutters):
             try:
                 shutter()
             except Exception:
                 log.exception("a callback about the end of a session failed")
-        for call in tuple(self._calls):
-            call.fail(error)
-        self._upkeep.shut(error)
+        self._upkeep.shut(Closed(CLOSED))
         for connection in self._connections.values():
-            connection.shut(error)
+            connection.shut(CLOSED)
+        for request in tuple(self.requests):  # those that wait for their next attempt
+            request.ask()
         self._sockets.close()
 
     def __enter__(self) -> Self:
@@ -529,10 +417,6 @@ class Session(SessionCore):
         session = cls(cluster, **settings)
         session.named_when_dropped = owner
         return session
-
-
-def _not_sent(error: Exception) -> InvalidRequest:
-    return InvalidRequest(f"this can't be sent: {error}")
 
 
 def _then(asked: Future[Answer], open_answer: Callable[[Answer], Any]) -> Future[Any]:

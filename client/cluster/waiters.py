@@ -1,14 +1,24 @@
-"""`Waiter`: the receiver of a daemon's answer; and the exceptions that ERROR answers become."""
+"""`Waiter`: the receiver of a daemon's answer; the answer itself, and the error that it may be."""
 
 from __future__ import annotations
 
-from typing import Any
+from concurrent.futures import Future
+from typing import Any, NamedTuple
 
 from myqueue.errors import MyQueueError, error_of
 from myqueue.wire import protocol as words
 from myqueue.wire.batch import Buffer
 
 Envelope = words.Envelope
+
+
+class Answer(NamedTuple):
+    envelope: Envelope
+    frames: list[Buffer]
+
+    @property
+    def fields(self) -> list[Any]:
+        return self.envelope[words.FIELDS :]
 
 
 class Waiter:
@@ -31,16 +41,14 @@ class Waiter:
 
 def failure(envelope: Envelope) -> MyQueueError:
     """Make the exception of an ERROR, with the wire's `details`."""
-    code, message, component, details = envelope[words.FIELDS :]
-    error = error_of(code, message, component)
-    error.__dict__["details"] = details
-    hint = details.get("hint")
-    if isinstance(hint, str) and hint:
-        error.hint = hint
-    return error
+    return error_of(*envelope[words.FIELDS :])
 
 
-def details_of(error: BaseException) -> dict[str, Any]:
-    """The details that came with an ERROR; {} without any."""
-    details: dict[str, Any] = getattr(error, "details", None) or {}
-    return details
+def resolve(future: Future[Any], result: Any, error: BaseException | None = None) -> None:
+    """End a future, unless its caller has cancelled it."""
+    if future.done() or not future.set_running_or_notify_cancel():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)

@@ -31,7 +31,8 @@ from myqueue.errors import (
 from myqueue.wire import protocol as words
 
 if TYPE_CHECKING:
-    from myqueue.cluster.session import Answer, SessionCore
+    from myqueue.cluster.session import SessionCore
+    from myqueue.cluster.waiters import Answer
 
 log = logging.getLogger("myqueue.client")
 

@@ -26,7 +26,8 @@ from myqueue.errors import NONE, Closed, Internal, MyQueueError, UnknownMember
 from myqueue.wire import protocol as words
 
 if TYPE_CHECKING:
-    from myqueue.cluster.session import Answer, SessionCore
+    from myqueue.cluster.session import SessionCore
+    from myqueue.cluster.waiters import Answer
     from myqueue.settings import ConsumerSettings
 
 log = logging.getLogger("myqueue.client")

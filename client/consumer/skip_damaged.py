@@ -23,16 +23,12 @@ from __future__ import annotations
 
 import hashlib
 from concurrent.futures import Future
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from myqueue.cluster.leader_request import LeaderCall
+from myqueue.cluster.leader_request import ask_leader
 from myqueue.cluster.routing import Partition
 from myqueue.cluster.session import Session
-from myqueue.cluster.waiters import Envelope
-from myqueue.errors import error_of
 from myqueue.wire import protocol as words
-from myqueue.wire.batch import Buffer
-from myqueue.wire.protocol import ERROR, FIELDS, KIND
 
 
 class SkippedRun(NamedTuple):
@@ -49,34 +45,12 @@ def following_key(key: bytes, end: int) -> bytes:
     return hashlib.sha256(b"behind" + key + end.to_bytes(8, "big")).digest()[: len(key)]
 
 
-class _CommitCall(LeaderCall):
-    """A COMMIT of one partition. The future's result is the committed position after it."""
-
-    __slots__ = ()
-
-    def answered(self, envelope: Envelope, frames: list[Buffer]) -> None:
-        if envelope[KIND] == ERROR:
-            super().answered(envelope, frames)
-            return
-        ((_, code, position, details),) = envelope[FIELDS]
-        if not code:
-            self._end(position, None)
-            return
-        error = error_of(code, component=self._at.address if self._at else "")
-        error.__dict__["details"] = details or {}
-        self._failed(error)
-
-
 def commit_at_leader(
     session: Session, partition: Partition, consumer: str, offset: int, timeout_ms: int
-) -> Future[int]:
-    """Commit for a consumer that is in no group, so with epochs of zero; return the new position.
+) -> Future[Any]:
+    """Commit for a consumer that is in no group, so with epochs of zero.
 
     Raises MyQueueError if the session can't be used.
     """
-    session.check()
-    future: Future[int] = Future()
     fields = (consumer, [[partition.group, offset, 0, 0]])
-    call = _CommitCall(session, partition, words.COMMIT, fields, (), timeout_ms, future)
-    session.on_io(call.ask)
-    return future
+    return ask_leader(session, partition, words.COMMIT, fields, timeout_ms=timeout_ms)

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from myqueue.cluster.connection import Connection
-from myqueue.cluster.leader_request import LeaderCall
+from myqueue.cluster.leader_request import LeaderRequest
 from myqueue.cluster.routing import Partition
 from myqueue.cluster.session import SessionCore
 from myqueue.cluster.waiters import Envelope, failure
@@ -27,7 +27,7 @@ TakeRow = tuple[
 ]  # group, consumer, key, max messages, remember emptiness
 
 
-class TakeCall(LeaderCall):
+class TakeRequest(LeaderRequest):
     """One take, until it is answered. The future's result is a `TakeAnswer`."""
 
     __slots__ = ("_outbox", "siblings")
@@ -43,7 +43,7 @@ class TakeCall(LeaderCall):
     ) -> None:
         super().__init__(session, partition, words.TAKE, row, (), timeout_ms, future)
         self._outbox = outbox
-        self.siblings: list[TakeCall] = []  # all takes of the same message, with this one
+        self.siblings: list[TakeRequest] = []  # all takes of the same message, with this one
 
     def _send(self, at: Connection) -> None:
         self._id = 0
@@ -53,7 +53,7 @@ class TakeCall(LeaderCall):
         """Is this call still to be sent over this connection?"""
         return self._at is at and not self._id
 
-    def sent(self, request: int, siblings: list[TakeCall]) -> None:
+    def sent(self, request: int, siblings: list[TakeRequest]) -> None:
         if self._at is not None:  # the call may have failed in `produce`
             self._id, self.siblings = request, siblings
 
@@ -64,10 +64,7 @@ class TakeCall(LeaderCall):
     def taken(self, row: list[Any], frames: list[Buffer]) -> None:
         _, code, first, end, batches, details = row
         if code:
-            text = str((details or {}).get("message", ""))
-            error = error_of(code, text, component=self._at.address if self._at else "")
-            error.__dict__["details"] = details or {}
-            self._failed(error)
+            self._failed(error_of(code, details=details))
         elif any(place >= len(frames) for _, place in batches):
             missing = CorruptData("a TAKEN without the batches that it names")
             missing.outcome = UNKNOWN
@@ -89,10 +86,10 @@ class TakeOutbox:
 
     def __init__(self, session: SessionCore) -> None:
         self._session = session
-        self._waiting: dict[Connection, dict[TakeCall, None]] = {}
+        self._waiting: dict[Connection, dict[TakeRequest, None]] = {}
         session.on_shut(self._flush)  # their connections fail them then
 
-    def add(self, at: Connection, call: TakeCall) -> None:
+    def add(self, at: Connection, call: TakeRequest) -> None:
         if not self._waiting:
             self._session.after(0, self._flush)
         self._waiting.setdefault(at, {})[call] = None
@@ -112,8 +109,6 @@ def take_at_leader(
     outbox: TakeOutbox, session: SessionCore, partition: Partition, row: TakeRow, timeout_ms: int
 ) -> Future[TakeAnswer]:
     """Send a take to the partition's leader. Raises MyQueueError if the session can't be used."""
-    session.check()
     future: Future[TakeAnswer] = Future()
-    call = TakeCall(outbox, session, partition, row, timeout_ms, future)
-    session.on_io(call.ask)
+    TakeRequest(outbox, session, partition, row, timeout_ms, future).start()
     return future

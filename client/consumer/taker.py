@@ -44,7 +44,6 @@ from myqueue.errors import (
     MyQueueError,
     TimedOut,
     UnknownPartition,
-    error_of,
 )
 from myqueue.settings import DAMAGED
 from myqueue.wire import batch
@@ -477,7 +476,7 @@ class _TakeWalk:
             return
         asked.add_done_callback(self._on_committed)
 
-    def _on_committed(self, asked: Future[int]) -> None:
+    def _on_committed(self, asked: Future[Any]) -> None:
         try:
             asked.result()
         except Fenced:  # a group's member commits for this consumer: skip only what is taken
@@ -514,10 +513,7 @@ class _TakeWalk:
     def _on_fetched(self, asked: Future[Any]) -> None:
         before = self._position
         try:
-            ((_, code, _, _, batches, _),) = asked.result().fields[0]
-            if code:
-                group, now = self._order[self._index].group, self._session.now_ms()
-                raise error_of(code, component=self._session.routes.leader(group, now) or "")
+            ((_, _, _, _, batches, _),) = asked.result().fields[0]
             offsets = (offset for offset, _ in batches)
             self._read(zip(offsets, asked.result().frames, strict=True))
             if self._position == before and not self._torn_count:

@@ -6,7 +6,9 @@ Each class is one row of the table `errors.TABLE`. Its docstring says what happe
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, Final
 
 NONE, UNKNOWN = "none", "unknown"
 OUTCOMES: Final = {
@@ -24,6 +26,7 @@ class MyQueueError(Exception):
     - `retriable`: True if the same call may succeed later without a change by the caller.
     - `outcome`: "none" if certainly nothing was done, "unknown" if it may have been done.
     - `hint`: what to do about it. `component`: the daemon or address it is about, or "".
+    - `details`: facts that a daemon sent with it, by name.
     - `http_status`: the status with which the HTTP gateway reports it.
 
     >>> from myqueue import errors
@@ -40,6 +43,7 @@ class MyQueueError(Exception):
     outcome = UNKNOWN
     http_status = 500
     hint = "Run the command again with --debug and read the trace."
+    details: Mapping[str, Any] = MappingProxyType({})
     meaning: ClassVar[str] = "Base class of all errors of this package."
 
     def __init_subclass__(cls) -> None:

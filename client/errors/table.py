@@ -357,11 +357,23 @@ class Internal(TroubleError):
     hint = "Please report it with the daemon's log."
 
 
-def error_of(code: int, message: str = "", component: str = "") -> MyQueueError:
-    """Make the exception for a code from the wire; a newer daemon may send an unknown code."""
-    error = TABLE.get(code, TroubleError)(message, component=component)
+def error_of(
+    code: int, message: str = "", component: str = "", details: Mapping[str, Any] | None = None
+) -> MyQueueError:
+    """Make the exception for a code from the wire; a newer daemon may send an unknown code.
+
+    `details` may have its `message` and its `hint`.
+    """
+    details = details or {}
+    text = message or str(details.get("message", ""))
+    error = TABLE.get(code, TroubleError)(text, component=component)
     if code not in TABLE:
         error.code = code
+    if details:
+        error.details = details
+    hint = details.get("hint")
+    if isinstance(hint, str) and hint:
+        error.hint = hint
     return error
 
 

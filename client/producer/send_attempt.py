@@ -35,8 +35,7 @@ class Attempt(Waiter):
         if not code:
             self.sender.stored(self.batch, offset, time_ms)
             return
-        error = error_of(code, component=self.connection.address)
-        error.__dict__["details"] = details or {}
+        error = error_of(code, component=self.connection.address, details=details)
         self.sender.refused(self, error)
 
     def answered(self, envelope: Envelope, frames: list[Buffer]) -> None:
@@ -50,8 +49,3 @@ class Attempt(Waiter):
 
     def lost(self, error: MyQueueError) -> None:
         self.sender.refused(self, error)
-
-
-def with_outcome(error: MyQueueError, outcome: str) -> MyQueueError:
-    error.outcome = outcome
-    return error

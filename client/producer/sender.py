@@ -30,28 +30,27 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from copy import copy
 from typing import Any, Final
 
 from myqueue.cluster.connection import Connection
 from myqueue.cluster.io_thread import Timer
+from myqueue.cluster.leader_request import note_refusal
+from myqueue.cluster.repeats import LEADER, is_repeated, with_outcome
 from myqueue.cluster.session import SessionCore
 from myqueue.cluster.silent_brokers import silence_at
 from myqueue.errors import (
     NONE,
     UNKNOWN,
-    Busy,
     Closed,
-    DiskFull,
     Fenced,
-    JournalBusy,
     MyQueueError,
-    NotLeader,
     OutcomeUnknown,
     OutOfSequence,
     TimedOut,
 )
 from myqueue.producer.accumulator import Accumulator, Batch, Lane
-from myqueue.producer.send_attempt import Attempt, with_outcome
+from myqueue.producer.send_attempt import Attempt
 from myqueue.settings import ProducerSettings
 from myqueue.wire import protocol as words
 from myqueue.wire.batch import CODECS, Buffer
@@ -61,7 +60,6 @@ log = logging.getLogger("myqueue.client")
 MESSAGE_BYTES_MAX: Final = 8 << 20  # of all batches in one PRODUCE
 STUCK_MS_MIN, STUCK_MS_MAX = 20, 500
 SILENT_MS: Final = 250  # a broker silent for this time may not lead any more
-_RIGHT_PLACE: Final = (Busy, DiskFull, JournalBusy)  # from the leader; do not look for another
 
 
 class Sender:
@@ -114,7 +112,7 @@ class Sender:
         with self._lock:
             late = [(batch, self._lanes.give_up(batch)) for batch in self._lanes.tick(now)]
         for batch, outcome in late:
-            self._fail(batch, self._too_late(batch, outcome or NONE))
+            self._fail(batch, self._too_late(batch, outcome == UNKNOWN))
         self._look_at_sent(now)
         if self._has_news:
             self._has_news, routes = False, self._session.routes
@@ -278,26 +276,17 @@ class Sender:
             self._die(error)
         elif isinstance(error, OutOfSequence):
             self._out_of_sequence(batch, error, now)
-        elif error.retriable or error.outcome == UNKNOWN:
+        elif is_repeated(LEADER, error):
             self._again(attempt, error, now)
         else:
             with self._lock:
                 outcome = self._lanes.give_up(batch)
-            if batch.doubt and outcome:
-                error = with_outcome(type(error)(str(error), component=error.component), outcome)
-            self._fail(batch, error)
+            self._fail(batch, with_outcome(copy(error), outcome == UNKNOWN))
         self.kick()
 
     def _again(self, attempt: Attempt, error: MyQueueError, now: int) -> None:
-        lane, address = attempt.batch.lane, attempt.connection.address
-        hinted = False
-        if isinstance(error, NotLeader):
-            self._session.routes.fail(lane.group, address, now)
-            hinted = self._session.routes.hint(lane.group, error.__dict__.get("details", {}))
-        elif not attempt.connection.is_ready:
-            self._session.routes.unreachable(lane.group, address)
-        if not hinted and not isinstance(error, _RIGHT_PLACE):
-            self._session.refresh()
+        lane = attempt.batch.lane
+        hinted = note_refusal(self._session, lane.topic, lane.group, attempt.connection, error)
         with self._lock:
             self._lanes.rewind(attempt.batch, now, at_once=hinted)
         text = str(error)
@@ -311,14 +300,14 @@ class Sender:
                 return
             with self._lock:
                 outcome = self._lanes.give_up(batch)
-            self._fail(batch, self._too_late(batch, outcome or UNKNOWN))
+            self._fail(batch, self._too_late(batch, outcome != NONE))
         elif self._lanes.is_first(batch):
             self._die(error)
         else:
             with self._lock:
                 self._lanes.rewind(batch, now)
 
-    def _too_late(self, batch: Batch, outcome: str) -> MyQueueError:
+    def _too_late(self, batch: Batch, is_unknown: bool) -> MyQueueError:
         limit_ms, last = self._settings.delivery_timeout_ms, batch.last_error
         why = silence_at(self._session, self._session.routes.partition(batch.lane.group), last)
         reason = why.text
@@ -326,7 +315,7 @@ class Sender:
             reason = f"last: {self.trouble or 'never sent'}"
         text = f"not delivered to {batch.lane.topic}/{batch.lane.partition} within {limit_ms} ms"
         error = TimedOut(f"{text}; {reason}", component=why.component, hint=why.hint)
-        return with_outcome(error, outcome)
+        return with_outcome(error, is_unknown)
 
     def _fail(self, batch: Batch, error: MyQueueError) -> None:
         with self._lock:
@@ -391,8 +380,7 @@ class Sender:
             for lane in lanes or ():
                 self._lanes.lanes.pop(lane.group, None)
         for batch, outcome in failed:
-            copy = type(error)(str(error), component=error.component)
-            self._fail(batch, with_outcome(copy, outcome or NONE))
+            self._fail(batch, with_outcome(copy(error), outcome == UNKNOWN))
 
     def _shut(self) -> None:
         """Fail all batches, because the owner of the session closed it."""

@@ -34,7 +34,7 @@ class Desk(GroupAdmin):
             leader=lambda group, now: "tcp://a",
         )
         self._session: Any = SimpleNamespace(
-            routes=routes, now_ms=lambda: 0, call=self._call, refresh=lambda names: None
+            routes=routes, now_ms=lambda: 0, call=self._call, wait=self._wait
         )
 
     def _read(self, query: str, **arguments: Any) -> dict[str, Any]:

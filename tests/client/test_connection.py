@@ -305,6 +305,28 @@ def test_closing_answers_everybody_and_never_hangs(cluster, session):
     session.close()
 
 
+def test_an_update_that_was_sent_before_the_end_may_be_done(cluster, session):
+    """C1: no answer will come, so nobody may read that it was not done."""
+    sent = threading.Event()
+
+    def swallow(envelope, frames):
+        if envelope[words.KIND] == words.UPDATE:
+            sent.set()
+            return []
+        return None
+
+    for daemon in cluster.daemons:
+        daemon.script = swallow
+    update = session.update("open_producer", {})
+    read = session.call("tcp://127.0.0.1:9", words.STATS)  # never sent
+    assert sent.wait(5)
+    session.close()
+    for asked, outcome in ((update, errors.UNKNOWN), (read, errors.NONE)):
+        with pytest.raises(errors.MyQueueError) as caught:
+            asked.result(5)
+        assert caught.value.outcome == outcome
+
+
 def test_threads_that_ask_while_it_is_closed_get_closed_and_nothing_else(cluster):
     for _ in range(20):
         session, problems = Session(cluster.address), []

@@ -103,6 +103,15 @@ class Played:
 
         return self._do("take", step)
 
+    def fetch(
+        self, _session: Any, partition: Partition, _kind: int, fields: Any, *, timeout_ms: int
+    ) -> Future[Any]:
+        log, ((group, position),) = self.logs[partition.number], fields[3]
+        batches = log.holding(position, log.end)
+        row = [group, 0, 0, log.end, [[offset, 1] for offset, _ in batches], None]
+        answer = SimpleNamespace(fields=[[row]], frames=[frame for _, frame in batches])
+        return self._do("fetch", lambda: answer)
+
     def commit(
         self, _session: Any, partition: Partition, consumer: str, offset: int, timeout_ms: int
     ) -> Future[Any]:
@@ -121,6 +130,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Played]:
         played = Played([Log(one) for one in logs], **more)
         monkeypatch.setattr(taker, "take_at_leader", played.take)
         monkeypatch.setattr(taker, "commit_at_leader", played.commit)
+        monkeypatch.setattr(taker, "ask_leader", played.fetch)
         return played
 
     return begin
@@ -279,6 +289,7 @@ def test_one_that_was_damaged_on_its_way_is_never_passed_over(
         played.taker.take("t", 7, key=key, on_damaged="skip")
     assert not isinstance(caught.value, BatchUnreadable)
     assert caught.value.outcome == errors.UNKNOWN
+    assert played.asked == ["take", "fetch", "fetch"], "the next copy may be whole"
     played.logs[0].batches[0] = whole
     assert offsets(played.taker.take("t", 7, key=key, on_damaged="skip")) == [0]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
@@ -186,3 +187,24 @@ def test_closing_a_session_ends_takes_that_wait(cluster: EchoCluster) -> None:
     for one in waiting:
         with pytest.raises(errors.MyQueueError):
             one.result(10)
+
+
+def test_closing_a_session_ends_takes_between_two_attempts(cluster: EchoCluster) -> None:
+    """Their timers never fire any more; they were refused, so nothing was done."""
+
+    def refused(daemon: EchoDaemon, request: int, takes: list[list[Any]]) -> list[Answer]:
+        code = errors.DiskFull.code
+        rows = [[request + at, code, 0, 0, [], {"retry_ms": 500}] for at in range(len(takes))]
+        return [[words.encode(words.TAKEN, 0, rows)]]
+
+    broker = Broker(cluster, refused)
+    session = Session(cluster.address, name="test", request_timeout_ms=60_000)
+    session.ensure_topics(["t"]).result(10)
+    waiting = at_once(session, 3)
+    while not broker.asked or not all(request._timer for request in session.requests):  # type: ignore[attr-defined]
+        time.sleep(0.001)
+    session.close()
+    for one in waiting:
+        with pytest.raises(errors.Closed) as caught:
+            one.result(10)
+        assert caught.value.outcome == errors.NONE
