@@ -67,9 +67,11 @@ def test_which_errors_are_repeated(
     ],
 )  # fmt: skip
 def test_what_all_attempts_say_together(
-    is_safe: bool, errors: tuple[type[MyQueueError], ...], goes_on: tuple[bool, ...],
+    is_safe: bool,
+    errors: tuple[type[MyQueueError], ...],
+    goes_on: tuple[bool, ...],
     is_unknown: bool,
-) -> None:  # fmt: skip
+) -> None:
     attempts = Attempts(GATEWAYS, is_safe=is_safe)
     made = [error() for error in errors]
     assert tuple(attempts.failed(error) for error in made) == goes_on
@@ -78,8 +80,8 @@ def test_what_all_attempts_say_together(
 
 def test_pauses_double_up_to_the_most_and_clients_differ() -> None:
     rule, chance = Rule(20, 500), Random(7)
-    pauses = [[Attempts.pause_ms(one) for _ in range(8)]
-              for one in (Attempts(rule, chance=chance) for _ in range(50))]  # fmt: skip
+    clients = [Attempts(rule, chance=chance) for _ in range(50)]
+    pauses = [[client.pause_ms() for _ in range(8)] for client in clients]
     for at, plain in enumerate((20, 40, 80, 160, 320, 500, 500, 500)):
         assert all(round(plain * 0.7) <= row[at] <= round(plain * 1.3) for row in pauses)
     assert len({tuple(row) for row in pauses}) == 50
