@@ -16,7 +16,12 @@ from typing import Any
 
 from myqueue.analytics.log import storage
 from myqueue.analytics.log.plan import Wanted
-from myqueue.analytics.verify.commit_point import Judge, notes, refuse_strangers, refuse_unknown
+from myqueue.analytics.verify.commit_point import (
+    CommitJudge,
+    notes,
+    refuse_strangers,
+    refuse_unknown,
+)
 from myqueue.errors import InvalidRequest
 
 PROGRESS = "_progress"
@@ -41,7 +46,7 @@ def export(
     UnknownTopic or CorruptData is raised before anything is written. `note(text)` is called for
     everything that is left out. `restart` removes an earlier export at the target first.
     """
-    catalog, judgement = Judge().looked_at(paths, Wanted(topics=topics or None))
+    catalog, judgement = CommitJudge().looked_at(paths, Wanted(topics=topics or None))
     refuse_strangers(catalog, topics)
     if not skip_unknown:
         refuse_unknown(judgement, "Or leave these partitions out: --skip-unknown.")

@@ -48,7 +48,7 @@ class Piece(NamedTuple):
     first_term: int = 0  # 0: not known, a footer does not have it
 
 
-class Run(NamedTuple):
+class TermRun(NamedTuple):
     """Entries first … last of one term. If only the last one's term is known, it stands alone."""
 
     first: int
@@ -115,21 +115,23 @@ class Part:
         sizes = len(self.pieces), len(self.cuts), len(self.snapshots)
         return (*sizes, self.first_index, self.base, self.commit_index, self.right)
 
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[TermRun]:
         """The entries in force whose terms are known."""
-        out: list[Run] = []
+        out: list[TermRun] = []
         for one in self.in_force():
-            term, before = one.last_term, out[-1] if out else Run(0, 0, 0)
+            term, before = one.last_term, out[-1] if out else TermRun(0, 0, 0)
             is_one = one.first_term == term or (
                 before.term == term and before.last >= one.first - 1
             )
             if term:
-                out.append(Run(one.first if is_one else one.last, one.last, term))
+                out.append(TermRun(one.first if is_one else one.last, one.last, term))
         return out
 
-    def sure(self) -> list[Run]:
+    def sure(self) -> list[TermRun]:
         """Return the runs of this log that are committed, with its snapshots and its start."""
-        bases = [Run(index, index, term) for index, term in (*self.snapshots, self.base) if term]
+        bases = [
+            TermRun(index, index, term) for index, term in (*self.snapshots, self.base) if term
+        ]
         upto = max(self.commit_index, self.right)
         return bases + [
             one._replace(last=min(one.last, upto)) for one in self.runs() if one.first <= upto
@@ -190,7 +192,7 @@ class Group:
     def _all_right(self) -> dict[str, int]:
         sure = [one for its in self.parts.values() for one in its.sure()]
         if self.proven_term:
-            sure.append(Run(self.proven, self.proven, self.proven_term))
+            sure.append(TermRun(self.proven, self.proven, self.proven_term))
         return {
             disk: max(part.commit_index, part.right, same_to(part.runs(), sure))
             for disk, part in self.parts.items()
@@ -217,7 +219,7 @@ class Group:
         return max((part.created_ms for part in self.parts.values()), default=0)
 
 
-def same_to(its: Iterable[Run], others: Iterable[Run]) -> int:
+def same_to(its: Iterable[TermRun], others: Iterable[TermRun]) -> int:
     """The last index up to which two logs are the same.
 
     The leader of a term had all entries of that term in its log, and any log with an entry of that

@@ -46,7 +46,7 @@ from myqueue.analytics.log.plan import (
 from myqueue.analytics.source import ack_ledger
 from myqueue.analytics.source import filters as pushdown
 from myqueue.analytics.source.rows import MESSAGES, RECORDS, SCHEMAS, read_task
-from myqueue.analytics.verify.commit_point import Judge, refuse_strangers, refuse_unknown
+from myqueue.analytics.verify.commit_point import CommitJudge, refuse_strangers, refuse_unknown
 from myqueue.errors import InvalidRequest
 
 ACKS = "acks"
@@ -137,7 +137,7 @@ def _time(name: str, text: str | None, default: int) -> int:
     return int(moment.replace(tzinfo=zone).timestamp() * 1000)
 
 
-class Part(InputPartition):  # type: ignore[misc]
+class SourcePartition(InputPartition):  # type: ignore[misc]
     """A task on its way to an executor."""
 
     def __init__(self, task: Any) -> None:
@@ -222,13 +222,15 @@ class Reader(DataSourceReader):  # type: ignore[misc]
     def partitions(self) -> list[InputPartition]:
         options = self.options
         if options.view == ACKS:
-            return [Part(one) for one in ack_ledger.tasks(options.paths, options.split_bytes)]
+            return [
+                SourcePartition(one) for one in ack_ledger.tasks(options.paths, options.split_bytes)
+            ]
         if options.view == RECORDS:
             catalog = looked(lambda: make_catalog(find_logs(options.paths)))
             refuse_strangers(catalog, options.topics)
             tasks = record_tasks(catalog, options.wanted, options.split_bytes)
         else:
-            catalog, judgement = Judge().looked_at(options.paths, options.wanted)
+            catalog, judgement = CommitJudge().looked_at(options.paths, options.wanted)
             refuse_strangers(catalog, options.topics)
             if not options.skip_unknown:
                 refuse_unknown(judgement, WAY_ON)
@@ -236,9 +238,9 @@ class Reader(DataSourceReader):  # type: ignore[misc]
             tasks = entry_tasks(
                 catalog, ranges, options.wanted, options.split_bytes, may_miss=options.may_miss
             )
-        return [Part(one) for one in tasks] or [Part(None)]
+        return [SourcePartition(one) for one in tasks] or [SourcePartition(None)]
 
-    def read(self, partition: Part) -> Iterator[Any]:
+    def read(self, partition: SourcePartition) -> Iterator[Any]:
         return read_part(partition.task, self.options, self._schema)
 
 

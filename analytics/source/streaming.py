@@ -21,9 +21,9 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from myqueue.analytics.log.catalog import Catalog
 from myqueue.analytics.log.plan import committed_ranges, entry_tasks
-from myqueue.analytics.source.datasource import WAY_ON, Options, Part, read_part
+from myqueue.analytics.source.datasource import WAY_ON, Options, SourcePartition, read_part
 from myqueue.analytics.source.rows import ENTRIES, MESSAGES
-from myqueue.analytics.verify.commit_point import Judge, Judgement, refuse_unknown
+from myqueue.analytics.verify.commit_point import CommitJudge, Judgement, refuse_unknown
 from myqueue.errors import InvalidRequest
 
 
@@ -36,7 +36,7 @@ class StreamReader(DataSourceStreamReader):  # type: ignore[misc]
         if options.view not in (ENTRIES, MESSAGES):
             raise InvalidRequest(f"view {options.view!r} is not streamed; entries and messages are")
         self._options, self._schema = options, schema
-        self._judge = Judge()
+        self._judge = CommitJudge()
 
     def initialOffset(self) -> dict[str, int]:
         """The beginning: a group without an offset begins at its log's start."""
@@ -87,13 +87,13 @@ class StreamReader(DataSourceStreamReader):  # type: ignore[misc]
         tasks = entry_tasks(
             catalog, ranges, options.wanted, options.split_bytes, may_miss=options.may_miss
         )
-        return [Part(one) for one in tasks] or [Part(None)]
+        return [SourcePartition(one) for one in tasks] or [SourcePartition(None)]
 
     def _judged(self) -> tuple[Catalog, Judgement]:
         """Catalog and judgement. Planning needs both: proofs decide which log is read."""
         return self._judge.looked_at(self._options.paths, self._options.wanted)
 
-    def read(self, partition: Part) -> Iterator[Any]:
+    def read(self, partition: SourcePartition) -> Iterator[Any]:
         return read_part(partition.task, self._options, self._schema)
 
     def commit(self, end: dict[str, int]) -> None:

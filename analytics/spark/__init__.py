@@ -5,6 +5,6 @@
 (tests do so with a loop).
 
 Comes in: a master, settings, functions with their tasks. Goes out: sorted and judged results. Only
-`session` and `job` use Spark; the rest of analytics imports `interface` only, or gets a `Spread`
+`session` and `job` use Spark; the rest of analytics imports `interface` only, or gets a `Spreader`
 from its caller.
 """

@@ -18,7 +18,7 @@ class Judge(NamedTuple):
     judge: Callable[[tuple[Any, ...], Iterator[Any]], Iterator[Any]]
 
 
-class Spread(Protocol):
+class Spreader(Protocol):
     """Spreads tasks over executors, and sorts what they yield to judges."""
 
     def judged(

@@ -35,8 +35,8 @@ def stable(part: Any) -> int:
     return crc32(repr(part).encode())
 
 
-class Spread:
-    """Implements `interface.Spread` with a Spark session."""
+class SparkSpreader:
+    """Implements `interface.Spreader` with a Spark session."""
 
     def __init__(self, session: Any) -> None:
         self._context = session.sparkContext

@@ -15,12 +15,16 @@ from typing import Any
 
 from myqueue.analytics.log.catalog import Catalog
 from myqueue.analytics.log.plan import SPLIT_BYTES, Wanted, committed_ranges, entry_tasks
-from myqueue.analytics.spark.interface import Judge
-from myqueue.analytics.spark.interface import Spread as Spreader
+from myqueue.analytics.spark.interface import Judge, Spreader
 from myqueue.analytics.stats import count_task
 from myqueue.analytics.stats.count_task import Count, Election, Spread
-from myqueue.analytics.verify.commit_point import Judge as Committed
-from myqueue.analytics.verify.commit_point import Judgement, notes, refuse_strangers, refuse_unknown
+from myqueue.analytics.verify.commit_point import (
+    CommitJudge,
+    Judgement,
+    notes,
+    refuse_strangers,
+    refuse_unknown,
+)
 from myqueue.analytics.verify.verify import quiet
 
 POINTS_MAX = 400  # of a curve over time
@@ -47,7 +51,7 @@ def stats(
     """
     wanted = Wanted(topics=topics)
     with progress("Looking at footers"):
-        catalog, judgement = Committed().looked_at(paths, wanted)
+        catalog, judgement = CommitJudge().looked_at(paths, wanted)
         refuse_strangers(catalog, topics)
     if not skip_unknown:
         refuse_unknown(judgement, "Or leave these partitions out: --skip-unknown.")

@@ -30,14 +30,14 @@ from myqueue.analytics.log.plan import Wanted, entry_tasks
 from myqueue.analytics.log.replica_choice import Damage
 from myqueue.analytics.source import ack_ledger
 from myqueue.analytics.source.rows import chosen
-from myqueue.analytics.spark.interface import Judge, Spread
+from myqueue.analytics.spark.interface import Judge, Spreader
 from myqueue.analytics.verify.comparisons import LeftOut, Pieces, judge_acks, leave_out, pieces
 from myqueue.analytics.verify.inspection_rows import CORRUPT, Finding
 from myqueue.analytics.verify.report import Report
 
 
 def check_acks(
-    ledgers: list[str], split_bytes: int, logs: list[Log], spread: Spread, report: Report
+    ledgers: list[str], split_bytes: int, logs: list[Log], spread: Spreader, report: Report
 ) -> None:
     """Look for all acknowledged messages; add findings and counts to the report."""
     catalog = make_catalog(logs, with_tails=True)

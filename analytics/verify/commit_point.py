@@ -28,7 +28,7 @@ from myqueue.analytics.log.catalog import (
     MANAGERS_GROUP,
     Catalog,
     Group,
-    Run,
+    TermRun,
     make_catalog,
     same_to,
 )
@@ -52,7 +52,7 @@ def wall_ms() -> int:
     return time.clock_gettime_ns(time.CLOCK_REALTIME) // 1_000_000
 
 
-class Stretch(NamedTuple):
+class EntryRange(NamedTuple):
     """Consecutive entries of a partition, first and last included."""
 
     topic: str
@@ -67,19 +67,21 @@ class _Known(NamedTuple):
 
     seen: tuple[Any, ...]
     proof: Proof
-    right: dict[str, int]  # by disk: `Part.right`
+    right: dict[str, int]  # by disk: `catalog.Part.right`
 
 
 @dataclass
 class Judgement:
     """Entries that can't be given out, by reason."""
 
-    unknown: list[Stretch] = field(default_factory=list)  # nothing tells what is committed of them
-    beyond: list[Stretch] = field(default_factory=list)  # all entries before these are committed
-    absent: list[Stretch] = field(default_factory=list)  # committed, and for certain in no log
+    unknown: list[EntryRange] = field(
+        default_factory=list
+    )  # nothing tells what is committed of them
+    beyond: list[EntryRange] = field(default_factory=list)  # all entries before these are committed
+    absent: list[EntryRange] = field(default_factory=list)  # committed, and for certain in no log
 
 
-class Judge:
+class CommitJudge:
     """Finds how far groups are committed, and keeps its proofs: a stream asks for the same logs
     again and again.
 
@@ -207,14 +209,14 @@ def absent(judgement: Judgement) -> str:
     )
 
 
-def named(stretches: list[Stretch]) -> str:
+def named(stretches: list[EntryRange]) -> str:
     """List the first SHOWN partitions with their entries, and the number of the others."""
     shown = [f"{_name(one)} (entries {one.first} to {one.last})" for one in stretches[:SHOWN]]
     more = f" and {len(stretches) - SHOWN:,} more partitions" if len(stretches) > SHOWN else ""
     return ", ".join(shown) + more
 
 
-def _name(stretch: Stretch) -> str:
+def _name(stretch: EntryRange) -> str:
     return f"{stretch.topic}/{stretch.partition}" if stretch.topic else "the managers' tables"
 
 
@@ -243,14 +245,14 @@ def _is_new(group: Group, now_ms: int) -> bool:
     return -CLOCKS_DIFFER_MS <= now_ms - newest_ms < HINT_COMES_MS
 
 
-def _rest(group: Group, now_ms: int) -> Stretch:
+def _rest(group: Group, now_ms: int) -> EntryRange:
     """The entries after the last one that is known to be committed."""
     last = group.end.last if group.end is not None else 0
     first = max(group.first_index, group.commit_index + 1)
-    return Stretch(group.topic, group.partition, first, last, _is_new(group, now_ms))
+    return EntryRange(group.topic, group.partition, first, last, _is_new(group, now_ms))
 
 
-def _absent(group: Group) -> Iterator[Stretch]:
+def _absent(group: Group) -> Iterator[EntryRange]:
     """Committed entries that no log has for certain.
 
     If a daemon was down when another leader was elected, the entries of its log after the commit
@@ -258,7 +260,7 @@ def _absent(group: Group) -> Iterator[Stretch]:
     """
     pieces = [(one.first, one.last) for disk in group.parts for one in group.right_pieces(disk)]
     for first, last in _holes(group, pieces):
-        yield Stretch(group.topic, group.partition, first, last, False)
+        yield EntryRange(group.topic, group.partition, first, last, False)
 
 
 def _is_in_doubt(group: Group) -> bool:
@@ -292,11 +294,11 @@ def _take_stories(group: Group, replicas: list[Story]) -> None:
     """Set from the terms of all entries what is committed, and how far each log is right."""
     _take_proof(group, _proven(replicas, group.commit_index))
     runs = {
-        one.disk: [Run(*stretch[:3]) for stretch in in_force(one)]
+        one.disk: [TermRun(*stretch[:3]) for stretch in in_force(one)]
         for one in replicas
         if is_whole(one)
     }
-    sure = [Run(group.proven, group.proven, group.proven_term)] if group.proven_term else []
+    sure = [TermRun(group.proven, group.proven, group.proven_term)] if group.proven_term else []
     for disk, part in group.parts.items():
         sure += part.sure()
         upto = part.commit_index

@@ -23,11 +23,10 @@ from typing import Any
 from myqueue.analytics.log.catalog import ALL, MANAGERS_GROUP, Catalog, Group, make_catalog
 from myqueue.analytics.log.discovery import Log, Segment, SegmentGone, find_logs, looked
 from myqueue.analytics.log.plan import SPLIT_BYTES, Task, Wanted
-from myqueue.analytics.spark.interface import Judge, Spread
+from myqueue.analytics.spark.interface import Judge, Spreader
 from myqueue.analytics.verify import stores
 from myqueue.analytics.verify.ack_check import check_acks
-from myqueue.analytics.verify.commit_point import Judge as Committed
-from myqueue.analytics.verify.commit_point import absent, named, take_applied
+from myqueue.analytics.verify.commit_point import CommitJudge, absent, named, take_applied
 from myqueue.analytics.verify.comparisons import judge_block
 from myqueue.analytics.verify.inspect_range import inspect
 from myqueue.analytics.verify.inspection_rows import (
@@ -76,7 +75,7 @@ def quiet(_label: str) -> AbstractContextManager[Any]:
 
 def verify(
     asked: Asked,
-    spread: Spread,
+    spread: Spreader,
     scratch: Path,
     progress: Callable[[str], AbstractContextManager[Any]] = quiet,
 ) -> Report:
@@ -90,7 +89,7 @@ def verify(
 
 def _verified(
     asked: Asked,
-    spread: Spread,
+    spread: Spreader,
     scratch: Path,
     progress: Callable[[str], AbstractContextManager[Any]],
 ) -> Report:
@@ -137,7 +136,7 @@ def _settle(
         for uid, stored in state.groups.items():
             if uid in catalog.groups:
                 take_applied(catalog.groups[uid], disk, stored.applied)
-    judge = Committed(ask_stores=asked.with_stores)
+    judge = CommitJudge(ask_stores=asked.with_stores)
     judgement = judge.judge(catalog, Wanted(), with_managers=True)
     if old := [one for one in judgement.unknown if not one.is_new]:
         report.cannot(

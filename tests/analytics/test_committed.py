@@ -17,7 +17,7 @@ from myqueue.analytics.log.discovery import find_logs
 from myqueue.analytics.log.plan import Wanted, committed_ranges
 from myqueue.analytics.stats.stats import stats
 from myqueue.analytics.verify import commit_point
-from myqueue.analytics.verify.commit_point import Judge, Judgement, refuse_unknown
+from myqueue.analytics.verify.commit_point import CommitJudge, Judgement, refuse_unknown
 from myqueue.daemons.raft import types as t
 from myqueue.errors import CorruptData, UnknownTopic
 from myqueue.wal import format as f
@@ -51,7 +51,7 @@ def hintless(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def judged(*paths: Path, stores: bool = False) -> tuple[Catalog, Judgement]:
     catalog = make_catalog(find_logs(map(str, paths)))
-    return catalog, Judge(ask_stores=stores).judge(catalog, Wanted())
+    return catalog, CommitJudge(ask_stores=stores).judge(catalog, Wanted())
 
 
 def ranges(catalog: Catalog) -> dict[str, tuple[int, int]]:
@@ -137,16 +137,16 @@ def test_a_topic_that_was_made_a_moment_ago_is_waited_for(tmp_path: Path) -> Non
     broker.append(topic, topic.entries)
     broker.close()
     catalog = make_catalog(find_logs([str(tmp_path)]))
-    judgement = Judge(clock_ms=lambda: WALL_MS + 5000).judge(catalog, Wanted())
+    judgement = CommitJudge(clock_ms=lambda: WALL_MS + 5000).judge(catalog, Wanted())
     assert [one.is_new for one in judgement.unknown] == [True]
     refuse_unknown(judgement, "")
     assert ranges(catalog) == {"new": (1, 1)}
     for now in (WALL_MS + 15_000, WALL_MS - 60_000):  # a stamp of the future does not stay new
-        judgement = Judge(clock_ms=lambda now=now: now).judge(catalog, Wanted())
+        judgement = CommitJudge(clock_ms=lambda now=now: now).judge(catalog, Wanted())
         assert [one.is_new for one in judgement.unknown] == [False]
         with pytest.raises(CorruptData, match="what is committed of new/0"):
             refuse_unknown(judgement, "")
-    judgement = Judge(clock_ms=lambda: WALL_MS - 5000).judge(catalog, Wanted())
+    judgement = CommitJudge(clock_ms=lambda: WALL_MS - 5000).judge(catalog, Wanted())
     assert [one.is_new for one in judgement.unknown] == [True], "clocks differ a little"
 
 
@@ -168,7 +168,7 @@ def test_entries_behind_the_last_hint(tmp_path: Path, monkeypatch: pytest.Monkey
     assert ranges(catalog) == {"a": (1, 4)}
     assert [(one.first, one.last) for one in judgement.beyond] == [(4, 6)]
     assert "3 entries behind what is known" in commit_point.notes(judgement)[0]
-    judge, reads = Judge(), []
+    judge, reads = CommitJudge(), []
     real = commit_point.stories
     monkeypatch.setattr(commit_point, "stories", lambda *a: reads.append(1) or real(*a))
     for _ in range(3):

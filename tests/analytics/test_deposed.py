@@ -14,7 +14,7 @@ from myqueue.analytics.log.discovery import find_logs
 from myqueue.analytics.log.plan import Wanted, committed_ranges, entry_tasks
 from myqueue.analytics.source.rows import chosen
 from myqueue.analytics.stats.stats import stats
-from myqueue.analytics.verify.commit_point import Judge, Judgement, refuse_unknown
+from myqueue.analytics.verify.commit_point import CommitJudge, Judgement, refuse_unknown
 from myqueue.daemons.partition.machine import PartitionMachine
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.replication.open_group import snapshot_parts
@@ -68,7 +68,7 @@ def state_alone(folder: Path, node: int, topic: Topic, index: int, term: int) ->
 def read(folder: Path) -> tuple[list[tuple[int, int]], Judgement]:
     """(index, term) of all that counts as committed."""
     catalog = judged(folder)
-    judgement = Judge(ask_stores=False).judge(catalog, Wanted())
+    judgement = CommitJudge(ask_stores=False).judge(catalog, Wanted())
     refuse_unknown(judgement, "")
     tasks = entry_tasks(
         catalog, committed_ranges(catalog, Wanted()), Wanted(), 1 << 20, may_miss=True

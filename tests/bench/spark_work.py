@@ -83,18 +83,18 @@ def memory() -> Iterator[list[int]]:
 def work_of(name: str, session: Any, scratch: Path) -> Callable[[Path], int]:
     """What is measured; it returns how many messages it met."""
     from myqueue.analytics.export import export
-    from myqueue.analytics.spark.job import Spread
+    from myqueue.analytics.spark.job import SparkSpreader
     from myqueue.analytics.stats.stats import stats
     from myqueue.analytics.verify.verify import Asked, verify
 
     def verified(log: Path) -> int:
-        found = verify(Asked([str(log)], with_stores=False), Spread(session), scratch)
+        found = verify(Asked([str(log)], with_stores=False), SparkSpreader(session), scratch)
         if not found.ok:
             raise AssertionError(found.findings[0])
         return found.messages
 
     def counted(log: Path) -> int:
-        return int(stats([str(log)], Spread(session))["messages"])
+        return int(stats([str(log)], SparkSpreader(session))["messages"])
 
     def exported(log: Path) -> int:
         target = scratch / "exported"

@@ -27,13 +27,13 @@ def test_verify_and_stats_on_spark_are_those_without(
     """The seam that the fast tests use gives what Spark gives."""
     from support.plain_spread import PlainSpread
 
-    from myqueue.analytics.spark.job import Spread
+    from myqueue.analytics.spark.job import SparkSpreader
     from myqueue.analytics.stats.stats import stats
     from myqueue.analytics.verify.verify import Asked, verify
 
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy)
-    healthy = verify(Asked([str(copy)], split_bytes=6000), Spread(spark), tmp_path)
+    healthy = verify(Asked([str(copy)], split_bytes=6000), SparkSpreader(spark), tmp_path)
     assert [*healthy.findings, *healthy.notes] == []
     assert healthy.state_rows == 36
     spot = spots(copy / "broker-2", f.ENTRY, 100)[20]
@@ -41,11 +41,11 @@ def test_verify_and_stats_on_spark_are_those_without(
     spots(copy / "broker-1", f.ENTRY, 101)[9].forge(term=9)
     with_spark, plain = (
         verify(Asked([str(copy)], with_stores=False), spread, tmp_path)
-        for spread in (Spread(spark), PlainSpread())
+        for spread in (SparkSpreader(spark), PlainSpread())
     )
     assert sorted(with_spark.findings) == sorted(plain.findings) != []
     assert ("payload", spot.position) in {(one.rule, one.position) for one in plain.findings}
-    counted = stats([str(folder)], Spread(spark), split_bytes=6000)
+    counted = stats([str(folder)], SparkSpreader(spark), split_bytes=6000)
     assert counted == stats([str(folder)], PlainSpread(), split_bytes=6000)
 
 

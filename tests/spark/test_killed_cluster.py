@@ -40,7 +40,7 @@ def verified(folder: Path, ledger: AckLedger, spread: Any, scratch: Path) -> Rep
 
 
 def test_what_a_killed_cluster_leaves(spark: Any, tmp_path: Path) -> None:
-    from myqueue.analytics.spark.job import Spread
+    from myqueue.analytics.spark.job import SparkSpreader
 
     folder = tmp_path / "cluster"
     with (
@@ -66,7 +66,7 @@ def test_what_a_killed_cluster_leaves(spark: Any, tmp_path: Path) -> None:
         cluster.wait_healthy(60)
         _wait_acked(writers, reader, 2 * ACKED_AT_LEAST)
         cluster.kill(*cluster.names)
-        second = verified(folder, ledger, Spread(spark), tmp_path)
+        second = verified(folder, ledger, SparkSpreader(spark), tmp_path)
         assert second.acks == ledger.count > before
         assert second.messages > first.messages
         for one in (*writers, reader):

@@ -1,7 +1,10 @@
-"""A package is a room: a few files of one matter, and a docstring that shows a newcomer round."""
+"""A package is a room: a few files of one matter, and a docstring that shows a newcomer round.
+
+A class name means one thing within a top folder.
+"""
 
 import ast
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -52,3 +55,30 @@ def test_a_package_without_description_is_found() -> None:
     assert len(undescribed(Source("wal/tools/__init__.py", '"""Tools."""\n'))) == 1
     assert undescribed(Source("wal/tools/__init__.py", '"""Tools.\n\nA\nb\nc\n"""\n')) == []
     assert undescribed(Source("wal/tools/verify.py", '"""Tools."""\n')) == []
+
+
+def doubled(all_sources: Iterable[Source]) -> list[str]:
+    """Class names that mean two things within one top folder."""
+    places: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for source in all_sources:
+        for node in source.nodes if source.is_product else ():
+            if isinstance(node, ast.ClassDef):
+                places[source.folder, node.name].append(f"{source.path}:{node.lineno}")
+    return [
+        f"{' and '.join(at)}: two classes {name}; give each the name of what it is"
+        for (_, name), at in sorted(places.items())
+        if len(at) > 1
+    ]
+
+
+def test_a_class_name_means_one_thing_in_a_top_folder() -> None:
+    assert doubled(sources()) == []
+
+
+def test_a_doubled_class_name_is_found() -> None:
+    one, two = "class Run: ...\n", "def f():\n    class Run: ...\n"
+    pair = [Source("wal/log.py", one), Source("wal/read/walk.py", two)]
+    [problem] = doubled(pair)
+    assert problem.startswith("wal/log.py:1 and wal/read/walk.py:2: two classes Run;")
+    elsewhere = [Source("client/walk.py", one), Source("tests/walk.py", two)]
+    assert doubled([pair[0], *elsewhere]) == []

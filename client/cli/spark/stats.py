@@ -40,7 +40,7 @@ def stats(
     Sizes are of values; "stored" is the size of batches after compression. Times are the stamps of
     partitions' leaders. Skew is the size of the largest partition divided by the mean.
     """
-    from myqueue.analytics.spark.job import Spread, progress
+    from myqueue.analytics.spark.job import SparkSpreader, progress
     from myqueue.analytics.stats.page import stats_page
     from myqueue.analytics.stats.parquet import count_writer
     from myqueue.analytics.stats.stats import stats as counted
@@ -53,7 +53,7 @@ def stats(
         begin = time.monotonic()
         facts = counted(
             where,
-            Spread(session),
+            SparkSpreader(session),
             topics=topics or None,
             skip_unknown=skip_unknown,
             sink=sink,

@@ -52,7 +52,7 @@ def verify(
     findings, 2 wrong usage, 3 could not be checked.
     """
     from myqueue.analytics.html.page import verify_page
-    from myqueue.analytics.spark.job import Spread, progress
+    from myqueue.analytics.spark.job import SparkSpreader, progress
     from myqueue.analytics.verify.verify import Asked
     from myqueue.analytics.verify.verify import verify as verified
     from myqueue.cli.spark.managers_state import rebuild
@@ -64,7 +64,7 @@ def verify(
     ):
         begin = time.monotonic()
         report = verified(
-            asked, Spread(session), Path(scratch), lambda label: progress(session, label)
+            asked, SparkSpreader(session), Path(scratch), lambda label: progress(session, label)
         )
         took_s = time.monotonic() - begin
     facts = {**report.plain(), "paths": asked.paths, "took_s": round(took_s, 3)}
