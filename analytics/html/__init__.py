@@ -1,8 +1,7 @@
 """Reports as pages: one file of HTML with style and plots inside, nothing loaded from elsewhere.
 
-`page` makes the pages of `verify` and the frame of all others; `svg` draws the three kinds of plots
-that they need.
+`page` makes the frame of all pages, with tables and tiles; `svg` draws the three kinds of plots.
 
-Comes in: a report. Goes out: text of HTML, with everything escaped. Pure. `analytics/stats` and
-`client/cli/spark` import it.
+Comes in: values. Goes out: text of HTML, with everything escaped. Pure. `analytics/stats` and
+`analytics/verify` import it.
 """

@@ -33,6 +33,7 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from myqueue.analytics.log import ack_ledger
 from myqueue.analytics.log.catalog import ALL, make_catalog
 from myqueue.analytics.log.discovery import find_logs, looked
 from myqueue.analytics.log.plan import (
@@ -43,15 +44,13 @@ from myqueue.analytics.log.plan import (
     entry_tasks,
     record_tasks,
 )
-from myqueue.analytics.source import ack_ledger
 from myqueue.analytics.source import filters as pushdown
-from myqueue.analytics.source.rows import MESSAGES, RECORDS, SCHEMAS, read_task
+from myqueue.analytics.source.rows import ACKS, MESSAGES, RECORDS, SCHEMAS, read_acks, read_task
 from myqueue.analytics.verify.commit_point import CommitJudge, refuse_strangers, refuse_unknown
 from myqueue.errors import InvalidRequest
 
-ACKS = "acks"
 WAY_ON = "Or leave these partitions out: failOnUnknown=false."
-VIEWS = (*SCHEMAS, ACKS)
+VIEWS = tuple(SCHEMAS)
 OPTIONS = (
     *("path", "paths", "view", "topic", "partition", "fromoffset", "tooffset", "fromtime"),
     *("totime", "splitbytes", "failondamage", "failondataloss", "failonunknown"),
@@ -158,7 +157,7 @@ class MyQueueSource(DataSource):  # type: ignore[misc]
 
     def schema(self) -> str:
         view = Options(self.options).view
-        return ack_ledger.SCHEMA if view == ACKS else SCHEMAS[view]
+        return SCHEMAS[view]
 
     def reader(self, schema: Any) -> DataSourceReader:
         options = Options(self.options)
@@ -183,7 +182,7 @@ def arrow_schema(schema: Any, view: str) -> Any:
         "timestamp": pyarrow.timestamp("us", tz="UTC"),
         "map<string,binary>": pyarrow.map_(pyarrow.string(), pyarrow.binary()),
     }
-    text = ack_ledger.SCHEMA if view == ACKS else SCHEMAS[view]
+    text = SCHEMAS[view]
     known = dict(one.split(" ") for one in text.replace("long", "bigint").split(", "))
     for one in schema.fields:
         wanted, given = known.get(one.name), one.dataType.simpleString()
@@ -256,4 +255,4 @@ def read_part(task: Any, options: Options, schema: Any) -> Iterator[Any]:
             skip_damage=options.skip_damage,
         )
     elif task is not None:
-        yield from ack_ledger.read(task, schema)
+        yield from read_acks(task, schema)

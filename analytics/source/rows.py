@@ -5,6 +5,7 @@
 | records | a record of a log, every replica's, as it stands |
 | entries | a committed entry of a partition, once |
 | messages | a committed message, once |
+| acks | a message that a ledger says was acknowledged |
 
 A query that names its own schema (`.schema("offset long, value binary")`) gets those columns only,
 and no others are built. Numbers of 64 bits without sign are given as Spark's long, so those above
@@ -16,18 +17,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-from myqueue.analytics.log import batch, storage
+from myqueue.analytics.log import batch
+from myqueue.analytics.log.ack_ledger import AckTask, parsed
 from myqueue.analytics.log.catalog import DATA, TYPES
 from myqueue.analytics.log.moved_entries import opened
-from myqueue.analytics.log.plan import Span, Task
-from myqueue.analytics.log.segment_reader import END, Walk
+from myqueue.analytics.log.plan import Task
+from myqueue.analytics.log.task_reader import chosen_of
 from myqueue.errors import CorruptData
 from myqueue.wal import format as f
 
 ROWS_MAX: Final = 32_768
+ACK_ROWS_MAX: Final = 65_536
 BYTES_MAX: Final = 8 << 20
 
-RECORDS, ENTRIES, MESSAGES = "records", "entries", "messages"
+RECORDS, ENTRIES, MESSAGES, ACKS = "records", "entries", "messages", "acks"
 SCHEMAS: Final = {
     RECORDS: (
         "daemon string, disk string, segment long, position long, kind string, flags int, "
@@ -45,6 +48,7 @@ SCHEMAS: Final = {
         "value binary, headers map<string,binary>, stored timestamp, index long, "
         "producer long, epoch long, sequence long"
     ),
+    ACKS: "topic string, partition int, offset long, crc long, line long",
 }
 
 
@@ -97,51 +101,12 @@ def read_task(
     rows = make()
     for part, file in opened(task):
         rows.prepare(part, builder, offsets, times_ms)
-        for record, payload in _chosen(part, file, skip_damage):
+        for record, payload in chosen_of(part, file, skip_damage):
             for _ in rows.add(record, payload):
                 if builder.rows >= ROWS_MAX or builder.bytes >= BYTES_MAX:
                     yield builder.take()
     if builder.rows:
         yield builder.take()
-
-
-def chosen(task: Task, skip_damage: bool = False) -> Iterator[tuple[f.Record, memoryview]]:
-    """Verified records of a task with their payloads, of the wanted spans."""
-    for part, file in opened(task):
-        yield from _chosen(part, file, skip_damage)
-
-
-def _chosen(
-    task: Task, file: storage.File, skip_damage: bool
-) -> Iterator[tuple[f.Record, memoryview]]:
-    spans = task.spans
-    walk = Walk(file.read, task.uid, task.capacity)
-    walk.seek(task.begin)
-    while True:
-        for record, payload in walk.records(task.end):
-            if spans is None or is_wanted(spans, record):
-                yield record, payload
-        if walk.position >= task.end or (walk.problem == END and not task.complete):
-            return
-        if walk.problem == END and walk.last_nonzero() == walk.position:
-            return
-        if not skip_damage:
-            raise CorruptData(
-                f"{task.location} at position {walk.position}: {walk.problem}",
-                hint="`myq spark verify` tells all; failOnDamage=false leaves it out.",
-                component=task.daemon,
-            )
-        walk.seek(walk.position + 1 if walk.bad is None else walk.bad.end)
-
-
-def is_wanted(spans: dict[int, list[Span]], record: f.Record) -> bool:
-    """Whether the record is an entry in one of the spans."""
-    if record.kind != f.ENTRY:
-        return False
-    for span in spans.get(record.group, ()):
-        if span.first <= record.index <= span.last and span.begin <= record.position <= span.end:
-            return True
-    return False
 
 
 _ONE_PIECE: Final = (None,)
@@ -312,3 +277,24 @@ class _Messages(_Rows):
             case "epoch":
                 return head.epoch
         raise KeyError(name)
+
+
+def read_acks(task: AckTask, arrow_schema: Any) -> Iterator[Any]:
+    """The record batches of one task of a ledger."""
+    builder = Builder(arrow_schema)
+    for ack in parsed(task):
+        count = len(ack.crcs)
+        columns: dict[str, Any] = {
+            "topic": [ack.topic] * count,
+            "partition": [ack.partition] * count,
+            "offset": range(ack.offset, ack.offset + count),
+            "crc": ack.crcs,
+            "line": [ack.line_at] * count,
+        }
+        for name, column in builder.columns.items():
+            column.extend(columns[name])
+        builder.rows += count
+        if builder.rows >= ACK_ROWS_MAX:
+            yield builder.take()
+    if builder.rows:
+        yield builder.take()

@@ -19,7 +19,7 @@ from itertools import groupby
 from typing import Any
 from zlib import crc32
 
-from myqueue.analytics.spark.interface import Judge
+from myqueue.analytics.spread import Judge
 
 # A task costs some 10 ms besides its reading, so an order does not always get one of its own.
 ORDERS_PER_TASK = 2
@@ -36,7 +36,7 @@ def stable(part: Any) -> int:
 
 
 class SparkSpreader:
-    """Implements `interface.Spreader` with a Spark session."""
+    """Implements `Spreader` with a Spark session."""
 
     def __init__(self, session: Any) -> None:
         self._context = session.sparkContext

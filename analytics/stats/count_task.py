@@ -20,7 +20,7 @@ from myqueue.analytics.log.catalog import DATA, NOOP
 from myqueue.analytics.log.moved_entries import opened
 from myqueue.analytics.log.plan import Task
 from myqueue.analytics.log.segment_reader import END, Walk
-from myqueue.analytics.source.rows import is_wanted
+from myqueue.analytics.log.task_reader import is_wanted
 from myqueue.wal import format as f
 
 STEPS = 4  # buckets for each doubling

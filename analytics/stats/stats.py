@@ -15,7 +15,7 @@ from typing import Any
 
 from myqueue.analytics.log.catalog import Catalog
 from myqueue.analytics.log.plan import SPLIT_BYTES, Wanted, committed_ranges, entry_tasks
-from myqueue.analytics.spark.interface import Judge, Spreader
+from myqueue.analytics.spread import Judge, Spreader
 from myqueue.analytics.stats import count_task
 from myqueue.analytics.stats.count_task import Count, Election, Spread
 from myqueue.analytics.verify.commit_point import (

@@ -23,14 +23,13 @@ from collections.abc import Iterator
 from typing import Any
 from zlib import crc32
 
-from myqueue.analytics.log import batch
+from myqueue.analytics.log import ack_ledger, batch
 from myqueue.analytics.log.catalog import DATA, Group, make_catalog
 from myqueue.analytics.log.discovery import Log
 from myqueue.analytics.log.plan import Wanted, entry_tasks
 from myqueue.analytics.log.replica_choice import Damage
-from myqueue.analytics.source import ack_ledger
-from myqueue.analytics.source.rows import chosen
-from myqueue.analytics.spark.interface import Judge, Spreader
+from myqueue.analytics.log.task_reader import chosen
+from myqueue.analytics.spread import Judge, Spreader
 from myqueue.analytics.verify.comparisons import LeftOut, Pieces, judge_acks, leave_out, pieces
 from myqueue.analytics.verify.inspection_rows import CORRUPT, Finding
 from myqueue.analytics.verify.report import Report

@@ -23,7 +23,7 @@ from typing import Any
 from myqueue.analytics.log.catalog import ALL, MANAGERS_GROUP, Catalog, Group, make_catalog
 from myqueue.analytics.log.discovery import Log, Segment, SegmentGone, find_logs, looked
 from myqueue.analytics.log.plan import SPLIT_BYTES, Task, Wanted
-from myqueue.analytics.spark.interface import Judge, Spreader
+from myqueue.analytics.spread import Judge, Spreader
 from myqueue.analytics.verify import stores
 from myqueue.analytics.verify.ack_check import check_acks
 from myqueue.analytics.verify.commit_point import CommitJudge, absent, named, take_applied

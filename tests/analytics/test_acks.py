@@ -10,7 +10,7 @@ from zlib import crc32
 import pytest
 
 from myqueue.acks import AckLedger
-from myqueue.analytics.source import ack_ledger
+from myqueue.analytics.log import ack_ledger
 from myqueue.errors import FormatUnknown, InvalidRequest, TimedOut
 from myqueue.producer.delivery import RecordMetadata, Stored
 

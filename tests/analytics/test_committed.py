@@ -11,13 +11,13 @@ from support.plain_spread import PlainSpread
 from support.queue_logs import WALL_MS, Broker, Topic, replica_id, write_quiet
 from support.verifying import verified
 
-from myqueue.analytics.html.page import verify_page
 from myqueue.analytics.log.catalog import Catalog, make_catalog
 from myqueue.analytics.log.discovery import find_logs
 from myqueue.analytics.log.plan import Wanted, committed_ranges
 from myqueue.analytics.stats.stats import stats
 from myqueue.analytics.verify import commit_point
 from myqueue.analytics.verify.commit_point import CommitJudge, Judgement, refuse_unknown
+from myqueue.analytics.verify.page import verify_page
 from myqueue.daemons.raft import types as t
 from myqueue.errors import CorruptData, UnknownTopic
 from myqueue.wal import format as f

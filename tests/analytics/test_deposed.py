@@ -12,7 +12,7 @@ from support.verifying import verified
 from myqueue.analytics.log.catalog import Catalog, make_catalog
 from myqueue.analytics.log.discovery import find_logs
 from myqueue.analytics.log.plan import Wanted, committed_ranges, entry_tasks
-from myqueue.analytics.source.rows import chosen
+from myqueue.analytics.log.task_reader import chosen
 from myqueue.analytics.stats.stats import stats
 from myqueue.analytics.verify.commit_point import CommitJudge, Judgement, refuse_unknown
 from myqueue.daemons.partition.machine import PartitionMachine

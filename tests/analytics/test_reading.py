@@ -20,7 +20,7 @@ from myqueue.analytics.log import msgpack_values
 from myqueue.analytics.log.catalog import ALL, make_catalog
 from myqueue.analytics.log.discovery import find_logs
 from myqueue.analytics.log.plan import Task, Wanted, committed_ranges, entry_tasks, record_tasks
-from myqueue.analytics.source.rows import chosen
+from myqueue.analytics.log.task_reader import chosen
 from myqueue.analytics.spark import session
 from myqueue.daemons.raft import types as t
 from myqueue.errors import CorruptData, FormatUnknown
@@ -297,13 +297,14 @@ for name in ("zmq", "lmdb", "msgpack", "click", "flask"): sys.modules[name] = No
 from myqueue.analytics.log.catalog import make_catalog
 from myqueue.analytics.log.discovery import find_logs
 from myqueue.analytics.log.plan import Wanted, committed_ranges, entry_tasks
-from myqueue.analytics.source import ack_ledger as acks, rows
+from myqueue.analytics.log import ack_ledger, task_reader
+from myqueue.analytics.source import rows
 import myqueue
 assert myqueue.__file__.startswith({str(archive)!r}), myqueue.__file__
 catalog = make_catalog(find_logs([{str(folder)!r}]))
 ranges = committed_ranges(catalog, Wanted())
 tasks = entry_tasks(catalog, ranges, Wanted(), 1 << 20, may_miss=False)
-print(sum(1 for one in tasks for _ in rows.chosen(one)))
+print(sum(1 for one in tasks for _ in task_reader.chosen(one)))
 """
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=False

@@ -14,8 +14,8 @@ from support.queue_logs import Broker, Topic
 from myqueue.analytics.log.catalog import make_catalog
 from myqueue.analytics.log.discovery import SegmentGone, find_logs
 from myqueue.analytics.log.plan import Task, Wanted, committed_ranges, entry_tasks
-from myqueue.analytics.source.rows import chosen
-from myqueue.analytics.spark.interface import Judge
+from myqueue.analytics.log.task_reader import chosen
+from myqueue.analytics.spread import Judge
 from myqueue.analytics.stats.stats import stats
 from myqueue.analytics.verify import commit_point
 from myqueue.analytics.verify.verify import Asked, verify

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from myqueue.analytics.spark.interface import Judge
+from myqueue.analytics.spread import Judge
 
 
 class PlainSpread:

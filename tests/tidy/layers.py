@@ -191,7 +191,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "analytics/verify/",
         (
-            *(*JUDGES, "myqueue.analytics.source", "myqueue.analytics.spark.interface"),
+            *(*JUDGES, "myqueue.analytics.html", "myqueue.analytics.spread"),
             "myqueue.analytics.verify",
         ),
     ),
@@ -199,7 +199,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "analytics/stats/",
         (
             *("pyarrow", *JUDGES, "myqueue.analytics.source", "myqueue.analytics.verify"),
-            *("myqueue.analytics.html", "myqueue.analytics.spark.interface"),
+            *("myqueue.analytics.html", "myqueue.analytics.spread"),
             "myqueue.analytics.stats",
         ),
     ),
@@ -207,16 +207,10 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "analytics/spark/",
         (
             *("pyspark", "myqueue.errors", "myqueue.analytics.source.datasource"),
-            "myqueue.analytics.spark",
+            *("myqueue.analytics.spread", "myqueue.analytics.spark"),
         ),
     ),
-    (
-        "analytics/html/",
-        (
-            *("myqueue.errors", "myqueue.analytics.log.catalog"),
-            *("myqueue.analytics.verify.report", "myqueue.analytics.html"),
-        ),
-    ),
+    ("analytics/html/", ("myqueue.analytics.html",)),
     ("analytics/", ("pyspark", *JUDGES, "myqueue.analytics")),
     # -- the command line
     # A command's file is loaded when the command is called, so it may import what it works with;

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from myqueue.analytics.log.catalog import MANAGERS_GROUP, Catalog, Group
 from myqueue.analytics.log.discovery import Log, walked
 from myqueue.analytics.log.plan import Wanted, entry_tasks
-from myqueue.analytics.source.rows import chosen
+from myqueue.analytics.log.task_reader import chosen
 from myqueue.daemons.metadata.machine import MetadataMachine
 from myqueue.wal import format as f
 from myqueue.wire import protocol

@@ -51,8 +51,8 @@ def verify(
     A torn end of a log was never acknowledged and is no failure. Exit codes: 0 no finding, 1
     findings, 2 wrong usage, 3 could not be checked.
     """
-    from myqueue.analytics.html.page import verify_page
     from myqueue.analytics.spark.job import SparkSpreader, progress
+    from myqueue.analytics.verify.page import verify_page
     from myqueue.analytics.verify.verify import Asked
     from myqueue.analytics.verify.verify import verify as verified
     from myqueue.cli.spark.managers_state import rebuild

@@ -1,4 +1,4 @@
-"""The ledger of acknowledgements as a table: messages that a producer was told are stored.
+"""Read a ledger of acknowledgements: messages that a producer was told are stored.
 
 A ledger has lines of JSON. The first line names the schema. Each further line is an
 acknowledgement: a run of messages of one partition, with the CRC-32 of each value.
@@ -15,15 +15,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from myqueue.analytics.log import storage
 from myqueue.errors import FormatUnknown
 
 SCHEMA_NAME = "myq.acks/1"
-SCHEMA = "topic string, partition int, offset long, crc long, line long"
 CHUNK_BYTES = 1 << 20
-ROWS_MAX = 65_536
 
 
 class AckTask(NamedTuple):
@@ -127,26 +125,3 @@ def _parsed(line: bytes, at: int) -> Ack | None:
     except (ValueError, KeyError, TypeError):
         return None
     return Ack(topic, partition, offset, crcs, at) if right else None
-
-
-def read(task: AckTask, arrow_schema: Any) -> Iterator[Any]:
-    """The record batches of one task."""
-    from myqueue.analytics.source.rows import Builder
-
-    builder = Builder(arrow_schema)
-    for ack in parsed(task):
-        count = len(ack.crcs)
-        columns: dict[str, Any] = {
-            "topic": [ack.topic] * count,
-            "partition": [ack.partition] * count,
-            "offset": range(ack.offset, ack.offset + count),
-            "crc": ack.crcs,
-            "line": [ack.line_at] * count,
-        }
-        for name, column in builder.columns.items():
-            column.extend(columns[name])
-        builder.rows += count
-        if builder.rows >= ROWS_MAX:
-            yield builder.take()
-    if builder.rows:
-        yield builder.take()
