@@ -18,23 +18,29 @@ from support.processes import Cluster
 
 from myqueue import Consumer, MyProducer, Producer
 
-_measured: list[str] = []
 
-
-@pytest.fixture(scope="session")
-def measured() -> Callable[[str, float], None]:
+@pytest.fixture
+def measured(record_property: Callable[[str, object], None]) -> Callable[[str, float], None]:
     """Notes how long something took, for the end of the run."""
 
     def note(what: str, seconds: float) -> None:
-        _measured.append(f"{what}: {seconds:.2f} s")
+        record_property("measured", f"{what}: {seconds:.2f} s")
 
     return note
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if _measured:
+    lines = [
+        str(text)
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if getattr(report, "when", None) == "call"
+        for name, text in report.user_properties
+        if name == "measured"
+    ]
+    if lines:
         terminalreporter.section("measured by the browser")
-        for line in _measured:
+        for line in lines:
             terminalreporter.line(line)
 
 

@@ -1,8 +1,8 @@
 """Very many states of a log after crashes and damage, each judged by an oracle.
 
 `faults.recording` makes a log, `faults.states` puts it into states, `faults.oracle` says which
-outcomes are allowed. A normal run looks at every byte of one log and at 20,000 sampled states of
-twenty; `--states 1000000` at as many as that, on two cores. MYQ_SEED=n takes other logs. A failure
+outcomes are allowed. A normal run looks at every byte of one log and at 8,000 sampled states of
+eight; `--states 1000000` at as many as that, on two cores. MYQ_SEED=n takes other logs. A failure
 prints the one command that shows it again.
 """
 
@@ -22,7 +22,7 @@ from faults.states import KINDS, judge
 
 from myqueue.wal.recover.recovery import CORRUPT, TORN
 
-STATES, LOGS_MAX = 20_000, 100
+STATES, LOGS_MAX = 8000, 100
 IN_PROCESSES_FROM = 200_000
 SHOWN_MAX = 5
 SEED = int(os.environ.get("MYQ_SEED", "1"))

@@ -83,6 +83,7 @@ def quick_switches() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
+@pytest.mark.serial  # a thread has to get a processor as soon as it wants one
 @pytest.mark.parametrize("one", [b"[],", b"1,", b'{"a":1},'])
 @pytest.mark.usefixtures("quick_switches")
 def test_a_large_body_stops_nobody(one: bytes) -> None:

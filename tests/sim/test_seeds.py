@@ -1,6 +1,6 @@
 """The core in a seeded world of faults: `bin/test sim --seeds N`, `bin/test sim --seed N`.
 
-Each run plays new histories, 300 without a number, and prints the first seed and the last; what
+Each run plays new histories, 100 without a number, and prints the first seed and the last; what
 fails prints the command that replays it. What it ever found in the product has a test of its own.
 Proved here, after every step of every history, over crashes and restarts: R1 (one vote in a term,
 terms and votes survive), R2 (a damaged replica is not counted), R3 to R8 (commits and
@@ -25,7 +25,7 @@ from sim.mutations import play_mutated
 from sim.runner import FAILURES_MAX, play, run
 from sim.world import REPLAY, Summary
 
-DEFAULT_SEEDS = 300
+DEFAULT_SEEDS = 100
 ALWAYS = (1, 20, 94, 98, 145, 290)  # in each run, so that some histories are the same every day
 # What this world found in the product, and what keeps it from coming back. A seed does not: it is a
 # history of one version of this world, which draws its chances differently by now.
@@ -70,6 +70,7 @@ FOUND = {
 }  # fmt: skip
 
 
+@pytest.mark.serial  # it has all cores to itself
 def test_new_seeds(
     seeds: int | None, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -338,6 +338,7 @@ def flooded(cluster: Cluster, random: Random, sent: list[int]) -> Iterator[None]
 
 
 @pytest.mark.slow
+@pytest.mark.serial  # it compares latencies
 def test_an_honest_client_does_not_wait(cluster: Cluster, random: Random) -> None:
     """One message at a time, each acknowledged: its p99 does not double. In turns with quiet."""
     taken: dict[str, list[float]] = {"quiet": [], "garbage": []}

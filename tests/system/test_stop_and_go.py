@@ -3,6 +3,8 @@
 K1, K3, K4, K8, P5, P8, P10, P11, Q8, Q9, B6: three managers and three brokers, one of each at a
 time killed with SIGKILL, paused with SIGSTOP, or restarted, while idempotent producers write and
 consumers read and commit. Then all daemons are killed at once.
+
+It takes a minute; `--minutes M` makes it as long, `--full` four minutes.
 """
 
 from __future__ import annotations
@@ -10,7 +12,6 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 from support.processes import Cluster, Name
@@ -85,8 +86,8 @@ def percentile(values: list[float], share: float) -> float:
 
 
 @pytest.mark.slow
-def test_stop_and_go(tmp_path: Path, full: bool, seed: int | None, record_property: Any) -> None:
-    rounds = 60 if full else 26
+def test_stop_and_go(tmp_path: Path, full: bool, seed: int | None, minutes: float | None) -> None:
+    rounds = round((minutes or (4.0 if full else 0.8)) * 60 / ROUND_S)
     chosen = int(time.time()) if seed is None else seed
     print(f"stop and go: --seed {chosen}")
     with Cluster(tmp_path) as cluster:
