@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.forging import Spot, spots
+from support.forging import ForgedRecord, records_to_forge
 from support.plain_spread import PlainSpread
-from support.queue_logs import WALL_MS, Broker, Topic, replica_id, write_quiet
+from support.queue_logs import WALL_MS, Broker, Topic, replica_id, write_reclaimed_cluster
 from support.verifying import verified
 
 from myqueue.analytics.log.catalog import Catalog, make_catalog
@@ -37,7 +37,7 @@ def quiet_topics() -> list[Topic]:
 @pytest.fixture(scope="module")
 def hinted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path: Path = tmp_path_factory.mktemp("hinted")
-    write_quiet(path, quiet_topics())
+    write_reclaimed_cluster(path, quiet_topics())
     return path
 
 
@@ -45,7 +45,7 @@ def hinted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def hintless(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """As an older program leaves it: hints went with the segments in which they stood."""
     path: Path = tmp_path_factory.mktemp("hintless")
-    write_quiet(path, quiet_topics(), hints=False)
+    write_reclaimed_cluster(path, quiet_topics(), hints=False)
     return path
 
 
@@ -254,7 +254,9 @@ def test_members_of_before_and_after_a_change_are_asked(tmp_path: Path) -> None:
     assert len(judgement.unknown) == 1, "two of three have entry 2, but only two of four"
 
 
-def damaged_witness(folder: Path, hurt: Callable[[Spot], None], kind: int, number: int) -> None:
+def damaged_witness(
+    folder: Path, hurt: Callable[[ForgedRecord], None], kind: int, number: int
+) -> None:
     """Two logs of three without hints; one of them is damaged at this record of the group."""
     topic = Topic("a", 100)
     topic.noop()
@@ -273,7 +275,7 @@ def damaged_witness(folder: Path, hurt: Callable[[Spot], None], kind: int, numbe
         broker.append(other, other.entries)
         broker.commit_hint(other, 1)
         broker.close()
-    hurt(spots(folder / "broker-1", kind, 100)[number])
+    hurt(records_to_forge(folder / "broker-1", kind, 100)[number])
 
 
 @pytest.mark.parametrize(
@@ -286,7 +288,7 @@ def damaged_witness(folder: Path, hurt: Callable[[Spot], None], kind: int, numbe
     ],
 )
 def test_a_log_that_may_lack_a_vote_is_no_witness(
-    hurt: Callable[[Spot], None], kind: int, number: int, tmp_path: Path
+    hurt: Callable[[ForgedRecord], None], kind: int, number: int, tmp_path: Path
 ) -> None:
     """A vote of a later term, for a leader that cuts all of it off, may have stood there."""
     damaged_witness(tmp_path, hurt, kind, number)
@@ -306,6 +308,6 @@ def test_damage_before_a_group_began_takes_nothing_from_its_log(tmp_path: Path) 
             broker.append(topic, topic.entries)
         broker.commit_hint(topics[0], 2)
         broker.close()
-    spots(tmp_path / "broker-1", f.ENTRY, 200)[0].flip(20)
+    records_to_forge(tmp_path / "broker-1", f.ENTRY, 200)[0].flip(20)
     catalog, judgement = judged(tmp_path)
     assert ranges(catalog)["a"] == (1, 3) and judgement.unknown == []

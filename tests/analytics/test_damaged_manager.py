@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from support.forging import spots
+from support.forging import records_to_forge
 from support.queue_logs import Broker, Topic, some_topics, write_cluster, write_replica
 from support.verifying import verified
 
@@ -40,7 +40,7 @@ def test_its_tables_are_not_compared_and_all_else_is(tmp_path: Path) -> None:
     one.close()
     whole = verified(data, tmp_path, stores=True, metadata=read_all)
     assert not [note for note in whole.notes if "tables" in note]
-    hurt = [spot for spot in spots(data / "manager-1", f.ENTRY) if spot.record.count][3]
+    hurt = [spot for spot in records_to_forge(data / "manager-1", f.ENTRY) if spot.record.count][3]
     raw = bytearray(hurt.path.read_bytes())
     raw[hurt.record.position + 9] ^= 4
     hurt.path.write_bytes(raw)

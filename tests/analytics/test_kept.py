@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.forging import spots
+from support.forging import records_to_forge
 from support.queue_logs import TERM, Broker, Topic, replica_id, write_replica
 from support.verifying import A, everything, ledger, verified
 
@@ -108,7 +108,7 @@ def test_an_acknowledged_message_behind_the_start_is_missed(kept: Path, tmp_path
     path = ledger(tmp_path / "acks", everything([topic]))
     hurt = [topic.entries[place][t.INDEX] for place in (3, KEPT_FROM + 3)]
     for node in NODES:
-        for spot in spots(kept / f"broker-{node}", f.ENTRY, A):
+        for spot in records_to_forge(kept / f"broker-{node}", f.ENTRY, A):
             if spot.record.index in hurt:
                 spot.flip(f.RECORD_HEADER_BYTES + 60, 3)
     report = verified(kept, tmp_path, ledgers=[path])

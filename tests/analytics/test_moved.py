@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.forging import spots
+from support.forging import records_to_forge
 from support.queue_logs import (
     TERM,
     WALL_MS,
@@ -222,7 +222,7 @@ def test_a_topic_that_is_gone_from_all_disks_is_not_read(tmp_path: Path) -> None
 
 def damage(folder: Path, number: int) -> None:
     """One bit of the batch that comes so many after the first."""
-    hurt = [one for one in spots(folder, f.ENTRY) if one.record.count][number]
+    hurt = [one for one in records_to_forge(folder, f.ENTRY) if one.record.count][number]
     raw = bytearray(hurt.path.read_bytes())
     raw[hurt.record.end - 9] ^= 4
     hurt.path.write_bytes(raw)

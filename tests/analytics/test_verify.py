@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from support.forging import spots
+from support.forging import records_to_forge
 from support.queue_logs import replica_id, some_topics, write_cluster
 from support.verifying import A, B, C, verified
 
@@ -21,7 +21,7 @@ def test_a_healthy_cluster_has_no_finding(healthy: Path, tmp_path: Path) -> None
     report = verified(healthy, tmp_path, stores=True, split_bytes=3000)
     assert report.findings == []
     assert report.notes == []
-    brokers = [spots(healthy / f"broker-{n}") for n in (1, 2, 3)]
+    brokers = [records_to_forge(healthy / f"broker-{n}") for n in (1, 2, 3)]
     assert report.entries == sum(map(len, brokers)) == 3 * len(brokers[0])
     assert report.messages == sum(one.record.count for spot in brokers for one in spot)
     assert report.state_rows == 3 * 3 * 4  # two producers, a consumer, and how far the log is
@@ -58,7 +58,7 @@ def fault(rule: str) -> Callable[[Plant], Plant]:
 
 def entry(cluster: Path, node: int, group: int = A, number: int = 9) -> Any:
     """An entry with a batch, in the middle."""
-    found = spots(cluster / f"broker-{node}", f.ENTRY, group)
+    found = records_to_forge(cluster / f"broker-{node}", f.ENTRY, group)
     return [one for one in found if one.record.count][number]
 
 
@@ -118,7 +118,7 @@ def a_record_of_another_segment(cluster: Path) -> Place:
 def a_record_of_another_group(cluster: Path) -> Place:
     """Right checksums, and another group's number: its own group lacks it."""
     spot = entry(cluster, 1, A, 9)
-    its = spots(cluster / "broker-1", f.ENTRY, A)
+    its = records_to_forge(cluster / "broker-1", f.ENTRY, A)
     behind = next(one for one in its if one.record.index == spot.record.index + 1)
     spot.forge(group=B)
     return Place("broker-1", behind.position)
@@ -161,7 +161,7 @@ def a_replica_with_other_bytes(cluster: Path) -> Place:
 
 @fault("prefix")
 def a_replica_with_another_term(cluster: Path) -> Place:
-    found = spots(cluster / "broker-3", f.ENTRY, A)
+    found = records_to_forge(cluster / "broker-3", f.ENTRY, A)
     for spot in found[-3:]:
         spot.forge(term=9)
     return Place("broker-3", found[-3].position)
@@ -191,7 +191,7 @@ def an_offset_that_leaves_one_out(cluster: Path) -> Place:
 
 @fault("hint")
 def a_hint_about_what_is_not_there(cluster: Path) -> Place:
-    spot = spots(cluster / "broker-1", f.COMMIT, B)[-1]
+    spot = records_to_forge(cluster / "broker-1", f.COMMIT, B)[-1]
     spot.forge(index=5000)
     return Place("broker-1", spot.position)
 
@@ -199,14 +199,14 @@ def a_hint_about_what_is_not_there(cluster: Path) -> Place:
 @fault("vote")
 def a_vote_that_is_forgotten(cluster: Path) -> Place:
     """A hint becomes a hard state of an older term: the same size, and no payload."""
-    spot = spots(cluster / "broker-1", f.COMMIT, C)[0]
+    spot = records_to_forge(cluster / "broker-1", f.COMMIT, C)[0]
     spot.forge(kind=f.HARD_STATE, term=2, index=7)
     return Place("broker-1", spot.position)
 
 
 @fault("vote")
 def two_votes_in_a_term(cluster: Path) -> Place:
-    spot = spots(cluster / "broker-1", f.COMMIT, C)[0]
+    spot = records_to_forge(cluster / "broker-1", f.COMMIT, C)[0]
     spot.forge(kind=f.HARD_STATE, term=3, index=replica_id(3))
     return Place("broker-1", spot.position)
 
@@ -214,8 +214,8 @@ def two_votes_in_a_term(cluster: Path) -> Place:
 @fault("cut")
 def a_truncation_of_what_is_committed(cluster: Path) -> Place:
     for node in (1, 2, 3):
-        spots(cluster / f"broker-{node}", f.COMMIT, A)[0].forge(index=10)
-    hint = spots(cluster / "broker-1", f.COMMIT, B)[0]
+        records_to_forge(cluster / f"broker-{node}", f.COMMIT, A)[0].forge(index=10)
+    hint = records_to_forge(cluster / "broker-1", f.COMMIT, B)[0]
     before = entry(cluster, 1, A, 0).record
     hint.forge(kind=f.TRUNCATE, group=A, index=4, term=3, offset=before.offset)
     return Place("broker-1", hint.position)
@@ -223,11 +223,11 @@ def a_truncation_of_what_is_committed(cluster: Path) -> Place:
 
 @fault("mark")
 def a_mark_that_counts_otherwise(cluster: Path) -> Place:
-    found = [one for one in spots(cluster / "broker-2", f.MARK) if one.record.count > 2]
+    found = [one for one in records_to_forge(cluster / "broker-2", f.MARK) if one.record.count > 2]
     spot = found[0]
     behind = next(
         one.position
-        for one in spots(cluster / "broker-2", f.MARK)
+        for one in records_to_forge(cluster / "broker-2", f.MARK)
         if one.position == spot.record.end + spot.record.offset
     )
     spot.forge(count=spot.record.count + 1)
@@ -236,7 +236,7 @@ def a_mark_that_counts_otherwise(cluster: Path) -> Place:
 
 @fault("created")
 def a_creation_that_cant_be_read(cluster: Path) -> Place:
-    spot = spots(cluster / "broker-3", f.GROUP_CREATED, B)[0]
+    spot = records_to_forge(cluster / "broker-3", f.GROUP_CREATED, B)[0]
     spot.forge(b"\xc1" * spot.record.length)
     return Place("broker-3", spot.position)
 
@@ -265,7 +265,9 @@ def _resequenced(cluster: Path, by: int) -> Place:
 
 @fault("command")
 def a_command_that_cant_be_read(cluster: Path) -> Place:
-    found = [one for one in spots(cluster / "broker-2", f.ENTRY, A) if not one.record.count]
+    found = [
+        one for one in records_to_forge(cluster / "broker-2", f.ENTRY, A) if not one.record.count
+    ]
     spot = next(one for one in found if one.record.entry_type == t.COMMAND)
     spot.forge(b"\xc1" * spot.record.length)  # a byte that msgpack does not have
     return Place("broker-2", 0)  # the step's place is that of its first entry
@@ -274,7 +276,7 @@ def a_command_that_cant_be_read(cluster: Path) -> Place:
 @fault("config")
 def a_configuration_that_cant_be_read(cluster: Path) -> Place:
     """The entry that a leader begins with becomes one, and has nothing in it."""
-    spot = spots(cluster / "broker-2", f.ENTRY, A)[0]
+    spot = records_to_forge(cluster / "broker-2", f.ENTRY, A)[0]
     assert spot.record.entry_type == t.NOOP and not spot.payload
     spot.forge(flags=t.CONFIG << f.ENTRY_TYPE_SHIFT)
     return Place("broker-2", spot.position)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.forging import spots
+from support.forging import records_to_forge
 from support.queue_logs import some_topics
 from support.verifying import everything, ledger, verified
 
@@ -43,7 +43,7 @@ def test_an_acknowledged_message_that_is_not_there(
 
 def cut(broker: Path, *, keeps_last: bool) -> None:
     """As SIGKILL may leave a log: behind the last batch, or before it, stands nothing more."""
-    last = [one for one in spots(broker, f.ENTRY) if one.record.entry_type == DATA][-1]
+    last = [one for one in records_to_forge(broker, f.ENTRY) if one.record.entry_type == DATA][-1]
     raw = bytearray(last.path.read_bytes())
     begin = last.record.end if keeps_last else last.position
     raw[begin:] = bytes(len(raw) - begin)
@@ -69,7 +69,9 @@ def test_the_last_write_of_a_killed_daemon_has_no_mark_behind_it(
 def test_a_damaged_copy_loses_nothing(node: int, cluster: Path, tmp_path: Path) -> None:
     """Wherever it is, and whichever log is read first: the others have the message."""
     path = ledger(tmp_path / "acks", everything(some_topics(20)))
-    hurt = [one for one in spots(cluster / f"broker-{node}", f.ENTRY) if one.record.count][3]
+    hurt = [
+        one for one in records_to_forge(cluster / f"broker-{node}", f.ENTRY) if one.record.count
+    ][3]
     raw = bytearray(hurt.path.read_bytes())
     raw[hurt.record.end - 9] ^= 4
     hurt.path.write_bytes(raw)

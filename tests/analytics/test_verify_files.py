@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.forging import segments, spots
+from support.forging import records_to_forge, segments
 from support.partition_commands import commit_command, forget_command, take_command
 from support.plain_spread import PlainSpread
 from support.queue_logs import Broker, Topic, some_topics, write_cluster, write_replica
@@ -40,7 +40,7 @@ def rules(report: Report, daemon: str) -> set[str]:
 
 
 def test_a_footer_that_counts_otherwise(rotated: Path, tmp_path: Path) -> None:
-    footer = spots(rotated / "broker-2", f.FOOTER)[1]
+    footer = records_to_forge(rotated / "broker-2", f.FOOTER)[1]
     rows = f.decode_footer(footer.payload)
     rows[0] = rows[0]._replace(entries=rows[0].entries + 1)
     footer.forge(f.encode_footer(rows))
@@ -79,9 +79,11 @@ def test_a_segment_of_another_disk(rotated: Path, tmp_path: Path) -> None:
 
 
 def test_records_that_were_synced_and_are_not_there(rotated: Path, tmp_path: Path) -> None:
-    last = spots(rotated / "broker-1")[-1]
+    last = records_to_forge(rotated / "broker-1")[-1]
     segment = segments(rotated / "broker-1")[0]
-    inside = [one for one in spots(rotated / "broker-1") if one.path.name == segment.name]
+    inside = [
+        one for one in records_to_forge(rotated / "broker-1") if one.path.name == segment.name
+    ]
     spot = inside[-2]
     with open(spot.path, "r+b") as file:
         file.seek(spot.position)
@@ -97,7 +99,7 @@ def test_a_record_of_a_newer_version(rotated: Path, tmp_path: Path) -> None:
     and ends all of it.
     """
     names = sorted(path.name for path in (rotated / "broker-3" / "wal").glob("*.seg"))
-    spot = next(one for one in spots(rotated / "broker-3") if one.path.name == names[1])
+    spot = next(one for one in records_to_forge(rotated / "broker-3") if one.path.name == names[1])
     spot.forge(kind=200)
     report = verified(rotated, tmp_path)
     found = [one for one in report.findings if one.rule == "format"]
@@ -107,7 +109,7 @@ def test_a_record_of_a_newer_version(rotated: Path, tmp_path: Path) -> None:
 def test_a_tail_that_a_crash_cut_off_is_no_failure(cluster: Path, tmp_path: Path) -> None:
     """Nobody was promised what no mark proves; but what was committed must be on a majority."""
     for node in (1,):
-        last = spots(cluster / f"broker-{node}", f.ENTRY)[-1]
+        last = records_to_forge(cluster / f"broker-{node}", f.ENTRY)[-1]
         raw = bytearray(last.path.read_bytes())
         begin = last.position + 40
         raw[begin:] = bytes(len(raw) - begin)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.engine_rig import Net, Node
+from support.engine_rig import EngineNet, Node
 from support.wal_logs import flip
 
 from myqueue.daemons.raft import types as t
@@ -16,19 +16,19 @@ from myqueue.wire import protocol
 CONFIG = JournalConfig(segment_bytes=4 << 20, soft_limit_bytes=0, reserve_bytes=0)
 
 
-def put(net: Net, node: Node, group: int) -> int:
+def put(net: EngineNet, node: Node, group: int) -> int:
     item = t.Proposal(1, net.clock.wall, t.DATA, bytes(100))
     return node.engine.propose(node.replica(group), [item])
 
 
-def lead(net: Net, node: Node, group: int) -> None:
+def lead(net: EngineNet, node: Node, group: int) -> None:
     node.engine.campaign_soon(node.replica(group))
     net.until(f"node {node.number} leads {group}", lambda: node.replica(group).is_ready)
 
 
 def test_a_read_waits_for_its_own_group_not_for_any(tmp_path: Path) -> None:
     """R10: what is committed is not applied yet, as our own disk is behind; others' is."""
-    with Net(tmp_path, 4, CONFIG) as net:
+    with EngineNet(tmp_path, 4, CONFIG) as net:
         first, a, b = net.nodes[1], 5, 6
         for group, nodes in ((a, [1, 3, 4]), (b, [1, 2])):
             for number in nodes:
@@ -56,11 +56,11 @@ def test_a_read_waits_for_its_own_group_not_for_any(tmp_path: Path) -> None:
 
 def test_a_group_is_removed_in_the_turn_in_which_entries_for_it_came(tmp_path: Path) -> None:
     """A deletion under load: what the core still wanted to write has no group any more."""
-    with Net(tmp_path, 3, CONFIG) as net:
+    with EngineNet(tmp_path, 3, CONFIG) as net:
         net.create(5)
         net.create(6)
         net.write(5, 5)
-        net.settled(5)
+        net.wait_until_settled(5)
         leader = net.leader(5)
         follower = next(one for one in net.nodes.values() if one is not leader)
         put(net, leader, 5)
@@ -77,10 +77,10 @@ def test_a_group_is_removed_in_the_turn_in_which_entries_for_it_came(tmp_path: P
 
 def test_a_disk_that_says_nothing_does_not_lead(tmp_path: Path) -> None:
     """W17, R29: the network is well and the disk is not; another one has to lead."""
-    with Net(tmp_path, 3, CONFIG) as net:
+    with EngineNet(tmp_path, 3, CONFIG) as net:
         net.create(5)
         net.write(5, 5)
-        net.settled(5)
+        net.wait_until_settled(5)
         leader = net.leader(5)
         leader.holds_reports = True
         put(net, leader, 5)
@@ -91,12 +91,12 @@ def test_a_disk_that_says_nothing_does_not_lead(tmp_path: Path) -> None:
         net.until("another one leads", lambda: net.leader(5) is not leader)
         net.write(5, 5)
         leader.holds_reports = False
-        net.settled(5)
+        net.wait_until_settled(5)
         assert leader.replica(5).node.may_lead
 
 
 def test_a_busy_disk_that_reports_leads_on(tmp_path: Path) -> None:
-    with Net(tmp_path, 3, CONFIG) as net:
+    with EngineNet(tmp_path, 3, CONFIG) as net:
         net.create(5)
         leader = net.leader(5)
         for _ in range(300):
@@ -108,10 +108,10 @@ def test_a_busy_disk_that_reports_leads_on(tmp_path: Path) -> None:
 
 def test_a_leader_that_cannot_read_what_a_follower_lacks_makes_way(tmp_path: Path) -> None:
     """W16: another replica is whole; and a bad place is not read again in every turn."""
-    with Net(tmp_path, 3, CONFIG) as net:
+    with EngineNet(tmp_path, 3, CONFIG) as net:
         net.create(5)
         net.write(60, 5, size=10_000)
-        net.settled(5)
+        net.wait_until_settled(5)
         leader = net.leader(5)
         late = next(one for one in net.nodes.values() if one is not leader)
         net.cut = {(one, late.number) for one in net.nodes}
@@ -124,7 +124,7 @@ def test_a_leader_that_cannot_read_what_a_follower_lacks_makes_way(tmp_path: Pat
         net.until("in the index", lambda: leader.log.index.row(5, lost) is not None)
         net.cut = set()
         counts, turns = leader.engine.counts, net.clock.now
-        net.settled(5)
+        net.wait_until_settled(5)
         assert net.leader(5) is not leader
         assert 1 <= counts["peer_fetches_failed_total"] <= 2 + (net.clock.now - turns) // 1000
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine_rig import Net, Node
+from support.engine_rig import EngineNet, Node
 
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.groups import Packet
@@ -40,10 +40,10 @@ def test_state_of_a_snapshot_is_saved_when_the_log_has_the_snapshot(
     """`is_due`: something is to be saved just in the turn in which the snapshot comes. The core has
     its index then, and the machine gets its state at the end of the turn.
     """
-    with Net(tmp_path, 3, CONFIG) as net:
+    with EngineNet(tmp_path, 3, CONFIG) as net:
         net.create(GROUP)
         net.write(5, GROUP)
-        net.settled(GROUP)
+        net.wait_until_settled(GROUP)
         leader = net.leader(GROUP)
         late = next(one for one in net.nodes.values() if one is not leader)
         ours = late.replica(GROUP)
@@ -77,13 +77,13 @@ def test_state_of_a_snapshot_is_saved_when_the_log_has_the_snapshot(
             time.sleep(0.005)
         assert saved(late) == had
         late.holds_reports = False
-        net.settled(GROUP)
+        net.wait_until_settled(GROUP)
         net.until("saved", lambda: saved(late) == ours.node.applied_index > had)
         end = leader.replica(GROUP).machine.snapshot()
         assert ours.machine.snapshot() == end
         late.restart()
         net.write(3, GROUP)
-        net.settled(GROUP)
+        net.wait_until_settled(GROUP)
         assert late.replica(GROUP).machine.snapshot() == leader.replica(GROUP).machine.snapshot()
 
 
@@ -93,13 +93,13 @@ def test_a_log_that_is_filled_behind_a_saved_state_brings_no_members_of_before(
     """R16: the state of a snapshot is in the store, a restart follows, and then come the entries up
     to that state. Changes of members among them were made before those that the state knows.
     """
-    with Net(tmp_path, 4, CONFIG) as net:
+    with EngineNet(tmp_path, 4, CONFIG) as net:
         for number in (1, 2, 3):
             net.nodes[number].create(GROUP, [1, 2, 3])
         net.write(5, GROUP)
         leader = net.leader(GROUP)
         late, third = (net.nodes[one] for one in (1, 2, 3) if net.nodes[one] is not leader)
-        net.cut = {way for way in net.ways() if late.number in way}
+        net.cut = {way for way in net.directions() if late.number in way}
         net.write(5, GROUP)
         now = leader.replica(GROUP).node.config
         before = now._replace(learners=(t.replica_id(4, 1),))
@@ -111,7 +111,7 @@ def test_a_log_that_is_filled_behind_a_saved_state_brings_no_members_of_before(
         late.holds_reports = True
         net.cut = set()
         net.until("installed", lambda: late.replica(GROUP).node.applied_index >= newest)
-        net.cut = {way for way in net.ways() if late.number in way}
+        net.cut = {way for way in net.directions() if late.number in way}
         late.holds_reports = False
         net.until("saved", lambda: saved(late) >= newest)
         late.restart()
@@ -138,7 +138,7 @@ def test_a_log_that_is_filled_behind_a_saved_state_brings_no_members_of_before(
         assert late.replica(GROUP).node.config == now
 
 
-def change(net: Net, leader: Node, config: t.Config) -> int:
+def change(net: EngineNet, leader: Node, config: t.Config) -> int:
     """The index of the entry that made it."""
     replica = leader.replica(GROUP)
     index = replica.node.log.last_index + 1
@@ -151,10 +151,10 @@ def test_a_leader_that_was_replaced_makes_no_state_for_a_follower(tmp_path: Path
     """R20: it hears of the newer leader late. What that one's node says makes it look for what its
     replica lacks, and in the same turn brings a state, which its own log does not reach.
     """
-    with Net(tmp_path, 3, CONFIG) as net:
+    with EngineNet(tmp_path, 3, CONFIG) as net:
         net.create(GROUP)
         net.write(5, GROUP)
-        net.settled(GROUP)
+        net.wait_until_settled(GROUP)
         old = net.leader(GROUP)
         near, new = (node for node in net.nodes.values() if node is not old)
         net.cut = {(new.number, old.number)}  # what `new` has is not known from here on
@@ -178,7 +178,7 @@ def test_a_leader_that_was_replaced_makes_no_state_for_a_follower(tmp_path: Path
         old.turn()
         assert old.replica(GROUP).node.applied_index == end
         net.write(5, GROUP)
-        net.settled(GROUP)
+        net.wait_until_settled(GROUP)
         assert not old.engine.refused
 
 
@@ -190,10 +190,10 @@ def test_a_start_finishes_an_install_that_a_crash_left_without_its_end(tmp_path:
     """R25: the snapshot is on the disk, the START behind it is not. The log of before holds entries
     that were never committed, and the state is at an index beyond them.
     """
-    with Net(tmp_path, 3, CONFIG) as net:
+    with EngineNet(tmp_path, 3, CONFIG) as net:
         net.create(GROUP)
         net.write(5, GROUP)
-        net.settled(GROUP)
+        net.wait_until_settled(GROUP)
         old = net.leader(GROUP)
         near, new = (node for node in net.nodes.values() if node is not old)
         net.cut = {(old.number, near.number), (old.number, new.number)}
@@ -216,14 +216,14 @@ def test_a_start_finishes_an_install_that_a_crash_left_without_its_end(tmp_path:
         with pytest.raises(PowerLoss):
             net.until("the end of its snapshot", lambda: False)
         old.engine._saver.hold(old.replica(GROUP))  # so nothing of the state gets into the store
-        net.cut = {way for way in net.ways() if old.number in way}
+        net.cut = {way for way in net.directions() if old.number in way}
         old.restart()
         node = old.replica(GROUP).node
         assert (node.applied_index, node.commit_index) == (end, end - 2)
         assert (node.log.first_index, node.log.last_index) == (end - 1, end - 2)
         net.cut = set()
         net.write(5, GROUP)
-        net.settled(GROUP)
+        net.wait_until_settled(GROUP)
         assert old.replica(GROUP).machine.snapshot() == theirs.machine.snapshot()
         old.restart()
         assert old.replica(GROUP).node.log.last_index == theirs.node.log.last_index
@@ -233,13 +233,13 @@ def test_no_snapshot_is_made_of_a_state_that_is_being_taken_over(tmp_path: Path)
     """W13: the log that an install left is empty and begins behind the state, which looks whole;
     the machine has its state of before until the turn ends.
     """
-    with Net(tmp_path, 3, CONFIG) as net:
+    with EngineNet(tmp_path, 3, CONFIG) as net:
         net.create(GROUP)
         net.write(5, GROUP)
-        net.settled(GROUP)
+        net.wait_until_settled(GROUP)
         leader = net.leader(GROUP)
         late, third = (node for node in net.nodes.values() if node is not leader)
-        net.cut = {way for way in net.ways() if late.number in way}
+        net.cut = {way for way in net.directions() if late.number in way}
         net.write(5, GROUP)
         end = leader.replica(GROUP).node.applied_index
         net.until("applied", lambda: third.replica(GROUP).node.applied_index == end)
@@ -257,7 +257,7 @@ def test_no_snapshot_is_made_of_a_state_that_is_being_taken_over(tmp_path: Path)
         assert engine.starts.write_snapshot(ours)
 
 
-def await_state(net: Net, node: Node) -> None:
+def await_state(net: EngineNet, node: Node) -> None:
     """All but this one take turns, until a state for it stands in its inbox."""
     net.clock.now += 100
     node.turn()  # its beat

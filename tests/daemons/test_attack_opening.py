@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support import wal_logs
-from support.engine_rig import Net, Node
+from support.engine_rig import EngineNet, Node
 
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.replication import open_group
@@ -31,12 +31,12 @@ def damage(node: Node, index: int) -> None:
     wal_logs.flip(found[-1].path, record.position + f.RECORD_HEADER_BYTES + record.length // 2)
 
 
-def a_follower(net: Net) -> Node:
+def a_follower(net: EngineNet) -> Node:
     leader = net.leader(GROUP)
     return next(one for one in net.nodes.values() if one is not leader)
 
 
-def follows_completely(net: Net, node: Node) -> None:
+def follows_completely(net: EngineNet, node: Node) -> None:
     net.write(5, GROUP)
     leader = net.leader(GROUP)
     ours, theirs = node.replica(GROUP).node.log, leader.replica(GROUP).node.log
@@ -48,10 +48,10 @@ def follows_completely(net: Net, node: Node) -> None:
 
 def test_a_cut_log_knows_no_terms_behind_its_end(tmp_path: Path) -> None:
     """R2, R22: a term that only this log has entries of, and damage before them."""
-    with Net(tmp_path, 3, CONFIG) as net:
+    with EngineNet(tmp_path, 3, CONFIG) as net:
         net.create(GROUP)
         net.write(20, GROUP)
-        net.settled(GROUP)
+        net.wait_until_settled(GROUP)
         leader, alone = net.leader(GROUP), a_follower(net)
         ours = alone.replica(GROUP)
         rest = [one for one in net.nodes.values() if one is not alone]
@@ -76,14 +76,14 @@ def test_a_cut_log_knows_no_terms_behind_its_end(tmp_path: Path) -> None:
 
 def test_a_newest_entry_that_cannot_be_read_is_fetched_again(tmp_path: Path) -> None:
     """W16, R2: found by reading it, not by recovery; one bad place does not stop the daemon."""
-    with Net(tmp_path, 3, CONFIG) as net:
+    with EngineNet(tmp_path, 3, CONFIG) as net:
         net.create(GROUP)
         net.create(6)
         net.write(10, GROUP)
-        net.settled(GROUP)
+        net.wait_until_settled(GROUP)
         for _ in range(5):  # the next segments
             net.write(10, 6, size=200_000)
-        net.settled(6)
+        net.wait_until_settled(6)
         for _ in range(50):
             net.turn()
         node = a_follower(net)
@@ -110,10 +110,10 @@ def test_what_only_can_t_be_read_now_is_not_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: Exception
 ) -> None:
     """R2: a start that fails is tried again; entries that were cut off are gone."""
-    with Net(tmp_path, 3, CONFIG) as net:
+    with EngineNet(tmp_path, 3, CONFIG) as net:
         net.create(GROUP)
         net.write(20, GROUP)
-        net.settled(GROUP)
+        net.wait_until_settled(GROUP)
         node = a_follower(net)
         group, log = node.log.journal.groups.by_uid[GROUP], node.log
         last = group.last_index
@@ -130,10 +130,10 @@ def test_what_only_can_t_be_read_now_is_not_cut_off(
 
 def test_votes_go_with_the_log_whatever_the_store_says(tmp_path: Path) -> None:
     """R2, W6: the segments are gone, the store is there; none of its groups may vote."""
-    with Net(tmp_path, 3, CONFIG) as net:
+    with EngineNet(tmp_path, 3, CONFIG) as net:
         net.create(GROUP)
         net.write(10, GROUP)
-        net.settled(GROUP)
+        net.wait_until_settled(GROUP)
         node = a_follower(net)
         node.close()
         shutil.rmtree(node.folder / "wal")
@@ -150,10 +150,10 @@ def test_an_empty_log_under_an_old_identity_is_refused(tmp_path: Path, store_too
     """W7, R2: as if the wal's file system was not mounted. The replicas would be made anew, under
     the ids of those that voted.
     """
-    with Net(tmp_path, 3, CONFIG) as net:
+    with EngineNet(tmp_path, 3, CONFIG) as net:
         net.create(GROUP)
         net.write(10, GROUP)
-        net.settled(GROUP)
+        net.wait_until_settled(GROUP)
         node = a_follower(net)
         node.close()
         (node.folder / "wal").rename(node.folder / "elsewhere")
@@ -169,12 +169,12 @@ def test_an_empty_log_under_an_old_identity_is_refused(tmp_path: Path, store_too
 
 def test_offsets_by_time_look_at_messages_only(tmp_path: Path) -> None:
     """A leader's first entry has no time of its own; nobody's search ends there."""
-    with Net(tmp_path, 3, CONFIG) as net:
+    with EngineNet(tmp_path, 3, CONFIG) as net:
         net.create(GROUP)
         for _ in range(4):
             net.clock.wall += 1000
             net.write(3, GROUP)
-            net.settled(GROUP)
+            net.wait_until_settled(GROUP)
             leader, other = net.leader(GROUP), a_follower(net)
             leader.engine.transfer(leader.replica(GROUP), other.number)
             while not other.replica(GROUP).is_ready:
@@ -203,7 +203,7 @@ def test_a_group_that_can_t_be_opened_keeps_no_other_from_starting(
             raise error
         real(log, group, *rest)
 
-    with Net(tmp_path, 3, CONFIG) as net:
+    with EngineNet(tmp_path, 3, CONFIG) as net:
         net.create(GROUP)
         net.create(GROUP + 1)
         net.write(3, GROUP)

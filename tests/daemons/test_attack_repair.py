@@ -15,7 +15,7 @@ import pytest
 from support import damage_rig as kit
 from support import wal_logs
 from support.damage_rig import GROUP, LOST, OTHER, SCRUB
-from support.engine_rig import Net, Node
+from support.engine_rig import EngineNet, Node
 
 from myqueue import errors
 from myqueue.daemons.raft import types as t
@@ -27,14 +27,14 @@ from myqueue.wal.read import reader
 SMALL = JournalConfig(segment_bytes=1 << 18, soft_limit_bytes=0, reserve_bytes=0)
 
 
-def alone(net: Net, node: Node) -> None:
+def alone(net: EngineNet, node: Node) -> None:
     net.cut = {(n, node.number) for n in net.nodes} | {(node.number, n) for n in net.nodes}
 
 
 def test_who_has_it_gives_it_though_it_does_not_know_that_it_is_committed(tmp_path: Path) -> None:
     """R2: two of three have everything together; after a restart that has to be enough."""
-    with Net(tmp_path, 3, kit.CONFIG) as net:
-        kit.filled(net)
+    with EngineNet(tmp_path, 3, kit.CONFIG) as net:
+        kit.write_segments(net)
         one = net.leader(GROUP)
         two, three = (node for node in net.nodes.values() if node is not one)
         three.close()
@@ -67,18 +67,18 @@ def test_a_start_with_more_damage_than_readers_remember(
 ) -> None:
     """R2: the flag of a group stays, though another one's damage came in between."""
     monkeypatch.setattr(reader, "DAMAGE_MAX", 3)
-    with Net(tmp_path, 3, kit.CONFIG) as net:
-        kit.filled(net)
+    with EngineNet(tmp_path, 3, kit.CONFIG) as net:
+        kit.write_segments(net)
         node = kit.follower(net)
         alone(net, node)
-        kit.lose(net, [node])
+        kit.damage_and_notice(net, [node])
         for index in range(LOST, LOST + 10):
             kit.damage(node, index, OTHER)
             with pytest.raises(errors.NotReady):
                 node.replica(OTHER).read(index, index, 1)
             net.turn()
         node.turn()
-        net.until("on disk", lambda: kit.stored(node))
+        net.until("on disk", lambda: kit.is_stored(node))
         for _ in range(2):
             node.restart()
             assert (
@@ -101,8 +101,8 @@ def segments_of(node: Node, group: int = GROUP) -> dict[int, int]:
 
 def test_what_nobody_has_holds_up_nothing_else(tmp_path: Path) -> None:
     """Segments that wait for a lost entry, however many, keep no other one from its repair."""
-    with Net(tmp_path, 3, SMALL) as net:
-        kit.filled(net)
+    with EngineNet(tmp_path, 3, SMALL) as net:
+        kit.write_segments(net)
         node = kit.follower(net)
         found = segments_of(node)
         assert len(found) >= 6
@@ -121,13 +121,13 @@ def test_thousands_of_lost_entries_leave_the_loop_its_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A turn looks at some of what is lacking, not at all of it; and all comes back soon."""
-    with Net(tmp_path, 3, kit.CONFIG) as net:
+    with EngineNet(tmp_path, 3, kit.CONFIG) as net:
         net.create(GROUP)
         net.create(OTHER)
         for _ in range(10):
             net.write(400, GROUP, size=300)
         net.write(10, OTHER, size=60_000)
-        kit.forget(net)
+        kit.forget_entries_in_memory(net)
         node = kit.follower(net)
         path, _ = kit.place_of(node, LOST)
         before = kit.payloads(node)
@@ -155,8 +155,8 @@ def test_thousands_of_lost_entries_leave_the_loop_its_time(
 
 def test_a_segment_that_is_missing_at_a_start(tmp_path: Path) -> None:
     """W16: a file that went while its daemon was down is found before somebody reads it."""
-    with Net(tmp_path, 3, kit.CONFIG) as net:
-        kit.filled(net)
+    with EngineNet(tmp_path, 3, kit.CONFIG) as net:
+        kit.write_segments(net)
         node = kit.follower(net)
         path, _ = kit.place_of(node, LOST)
         node.close()
@@ -167,7 +167,7 @@ def test_a_segment_that_is_missing_at_a_start(tmp_path: Path) -> None:
         net.until("noticed", lambda: repair.lost_entries, 2000)
         net.until("back", lambda: not repair.lost_entries, 6000)
         for group in (GROUP, OTHER):
-            net.settled(group)
+            net.wait_until_settled(group)
             whole = next(one for one in net.nodes.values() if one is not node)
             assert kit.payloads(node, group) == kit.payloads(whole, group)
 
@@ -177,14 +177,14 @@ def test_more_is_missing_than_readers_remember(
 ) -> None:
     """R2: whoever votes again has all entries of a segment that is not there; and it is told."""
     monkeypatch.setattr(reader, "DAMAGE_MAX", 3)
-    with Net(tmp_path, 3, kit.CONFIG) as net:
-        kit.filled(net)
+    with EngineNet(tmp_path, 3, kit.CONFIG) as net:
+        kit.write_segments(net)
         node = kit.follower(net)
         path, _ = kit.place_of(node, LOST)
         alone(net, node)
         node.engine.repair._salvage_segment = lambda *_: None  # type: ignore[method-assign]
-        kit.lose(net, [node])
-        net.until("on disk", lambda: kit.stored(node))
+        kit.damage_and_notice(net, [node])
+        net.until("on disk", lambda: kit.is_stored(node))
         node.close()
         path.unlink()
         node.open()
@@ -201,25 +201,25 @@ def test_more_is_missing_than_readers_remember(
 
 
 def test_a_segment_that_was_cut_short(tmp_path: Path) -> None:
-    with Net(tmp_path, 3, kit.CONFIG) as net:
-        kit.filled(net)
+    with EngineNet(tmp_path, 3, kit.CONFIG) as net:
+        kit.write_segments(net)
         node = kit.follower(net)
         path, row = kit.place_of(node, LOST)
         os.truncate(path, row.position + 20)
         node.engine.scrub_bytes_per_s = SCRUB
-        kit.mended(net, node, path)
+        kit.wait_until_repaired(net, node, path)
 
 
 def test_an_entry_that_is_of_the_log_no_more_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R6: what was lost may have been overwritten while somebody looked for it."""
-    with Net(tmp_path, 3, kit.CONFIG) as net:
-        kit.filled(net)
+    with EngineNet(tmp_path, 3, kit.CONFIG) as net:
+        kit.write_segments(net)
         node, leader = kit.follower(net), net.leader(GROUP)
         entry = leader.replica(GROUP).read(LOST, LOST, 1)[0]
         alone(net, node)
-        kit.lose(net, [node])
+        kit.damage_and_notice(net, [node])
         log = node.replica(GROUP).node.log
         monkeypatch.setattr(type(log), "has", lambda self, index, term: False)
         ours, theirs = node.replica(GROUP).replica_id, leader.replica(GROUP).replica_id
@@ -230,7 +230,7 @@ def test_an_entry_that_is_of_the_log_no_more_is_not_taken(
         assert node.engine.counts["entries_repaired_total"] == 1
 
 
-def persisted_and_not_committed(net: Net, node: Node, count: int) -> int:
+def persisted_and_not_committed(net: EngineNet, node: Node, count: int) -> int:
     """Entries that are on this disk, and of which nobody said that they are committed."""
     leader = net.leader(GROUP)
     items = [t.Proposal(1, 1, t.DATA, bytes(1000)) for _ in range(count)]
@@ -247,8 +247,8 @@ def persisted_and_not_committed(net: Net, node: Node, count: int) -> int:
 
 def test_an_entry_that_turns_bad_before_it_is_applied(tmp_path: Path) -> None:
     """W16, R2: what can't be read when its turn comes holds up applying, and not the daemon."""
-    with Net(tmp_path, 3, kit.CONFIG) as net:
-        kit.filled(net)
+    with EngineNet(tmp_path, 3, kit.CONFIG) as net:
+        kit.write_segments(net)
         node, leader = kit.follower(net), net.leader(GROUP)
         last = persisted_and_not_committed(net, node, 5)
         node.restart()  # from now on the entries are on disk alone
@@ -273,7 +273,7 @@ def test_an_entry_that_turns_bad_before_it_is_applied(tmp_path: Path) -> None:
         net.until("whole", lambda: replica.node.health.votes)
         assert replica.machine.applied_index == replica.node.applied_index
         net.write(3, GROUP)
-        net.settled(GROUP)
+        net.wait_until_settled(GROUP)
         assert kit.payloads(node) == kit.payloads(leader)
 
 
@@ -282,8 +282,8 @@ def test_what_nobody_has_keeps_no_other_entry_waiting(
 ) -> None:
     """So many are asked for at once; if nobody has these, the next ones have their turn."""
     monkeypatch.setattr(repair, "ASK_ENTRIES", 3)
-    with Net(tmp_path, 3, kit.CONFIG) as net:
-        kit.filled(net)
+    with EngineNet(tmp_path, 3, kit.CONFIG) as net:
+        kit.write_segments(net)
         node = kit.follower(net)
         hopeless = list(range(LOST, LOST + 6))
         for index in hopeless:
@@ -303,14 +303,14 @@ def test_an_unreadable_snapshot_is_looked_at_now_and_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its segment waits for a newer one; meanwhile the disk is left alone, and people are told."""
-    with Net(tmp_path, 3, kit.CONFIG) as net:
-        kit.filled(net)
+    with EngineNet(tmp_path, 3, kit.CONFIG) as net:
+        kit.write_segments(net)
         node = kit.follower(net)
         assert node.engine.starts.write_snapshot(node.replica(GROUP))
         group = node.log.journal.groups.by_uid[GROUP]
         number = group.snapshot_at
         node.turn()
-        net.until("on disk", lambda: kit.stored(node))
+        net.until("on disk", lambda: kit.is_stored(node))
         named = node.log.journal.segment_name(number)
         assert named is not None
         wal_logs.flip(node.folder / "wal" / named[0], group.snapshot_position + 60)
@@ -348,13 +348,13 @@ def test_an_unreadable_snapshot_is_looked_at_now_and_then(
 
 def test_what_reclaim_meets_is_repaired(tmp_path: Path) -> None:
     """W16: nobody reads it and nobody scrubs, but it was to be appended again."""
-    with Net(tmp_path, 3, kit.CONFIG) as net:
+    with EngineNet(tmp_path, 3, kit.CONFIG) as net:
         net.create(GROUP)
         net.create(OTHER)
         net.write(5, GROUP, size=10_000)
         for _ in range(6):
             net.write(20, OTHER, size=10_000)
-        kit.forget(net)
+        kit.forget_entries_in_memory(net)
         node = kit.follower(net)
         before, path = kit.payloads(node), kit.damage(node, 4)
         node.engine.remove(OTHER)
@@ -370,8 +370,8 @@ def test_the_last_room_of_a_full_disk_is_not_for_repair(
     """W15: one bad bit would have all of its segment written again, in front of votes and of the
     deletions that give room back.
     """
-    with Net(tmp_path, 3, kit.CONFIG) as net:
-        kit.filled(net)
+    with EngineNet(tmp_path, 3, kit.CONFIG) as net:
+        kit.write_segments(net)
         node = kit.follower(net)
         journal = node.log.journal
         with monkeypatch.context() as patch:
@@ -380,7 +380,7 @@ def test_the_last_room_of_a_full_disk_is_not_for_repair(
             while journal.spares.has_next:
                 net.write(20, GROUP, size=10_000)
             net.until("low", lambda: journal.spares.low)
-            kit.forget(net)
+            kit.forget_entries_in_memory(net)
             path = kit.damage(node)
             node.engine.scrub_bytes_per_s = SCRUB
             repair = node.engine.repair

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from support import wal_logs
-from support.damage_rig import stored
-from support.engine_rig import Net, Node
+from support.damage_rig import is_stored
+from support.engine_rig import EngineNet, Node
 
 from myqueue.daemons.manager.cluster_view import ClusterView
 from myqueue.daemons.raft import types as t
@@ -42,20 +42,20 @@ class Events:
         return [about for name, about in self.told if name == event]
 
 
-def rolled_back(net: Net, folder: Path) -> int:
+def rolled_back(net: EngineNet, folder: Path) -> int:
     """Nodes 2 and 3 have forgotten the newest entries of GROUP; returns the last that 1 has."""
     net.create(GROUP)
     net.create(OTHER)
     net.write(FIRST, GROUP)
     net.write(FIRST, OTHER)
-    net.settled(GROUP)
-    net.settled(OTHER)
+    net.wait_until_settled(GROUP)
+    net.wait_until_settled(OTHER)
     for number in (2, 3):
         net.nodes[number].close()
         shutil.copytree(net.nodes[number].folder, folder / f"old-{number}")
         net.nodes[number].open()
     net.write(MORE, GROUP)
-    net.settled(GROUP)
+    net.wait_until_settled(GROUP)
     committed = net.nodes[1].replica(GROUP).node.commit_index
     for node in net.nodes.values():
         node.close()
@@ -71,14 +71,14 @@ def is_closed(node: Node) -> bool:
     return GROUP in node.engine.closing.closed and GROUP not in node.engine.replicas
 
 
-def others_go_on(net: Net) -> None:
+def others_go_on(net: EngineNet) -> None:
     net.write(FIRST, GROUP)
     net.write(FIRST, OTHER)
-    net.settled(OTHER)
+    net.wait_until_settled(OTHER)
 
 
 def test_only_the_contradicted_group_is_closed_also_over_a_start(tmp_path: Path) -> None:
-    with Net(tmp_path, 3, CONFIG) as net:
+    with EngineNet(tmp_path, 3, CONFIG) as net:
         rolled_back(net, tmp_path)
         one = net.nodes[1]
         one.open()
@@ -101,7 +101,7 @@ def test_only_the_contradicted_group_is_closed_also_over_a_start(tmp_path: Path)
 
 def test_it_neither_votes_nor_answers(tmp_path: Path) -> None:
     """Nothing of the turn in which it was closed leaves, and nothing comes later."""
-    with Net(tmp_path, 3, CONFIG) as net:
+    with EngineNet(tmp_path, 3, CONFIG) as net:
         rolled_back(net, tmp_path)
         one = net.nodes[1]
         one.open()
@@ -123,7 +123,7 @@ def test_it_neither_votes_nor_answers(tmp_path: Path) -> None:
 
 
 def test_what_it_alone_has_is_kept_when_another_replica_takes_its_place(tmp_path: Path) -> None:
-    with Net(tmp_path, 3, CONFIG) as net:
+    with EngineNet(tmp_path, 3, CONFIG) as net:
         committed = rolled_back(net, tmp_path)
         one = net.nodes[1]
         one.open()
@@ -151,8 +151,8 @@ def test_what_it_alone_has_is_kept_when_another_replica_takes_its_place(tmp_path
             leader.engine.change(leader.replica(GROUP), t.Config(tuple(voting), tuple(learning)))
             net.until("in force", lambda: node.commit_index >= node.configs.current_index)
         others_go_on(net)
-        net.settled(GROUP)
-        net.until("stored", lambda: stored(one))
+        net.wait_until_settled(GROUP)
+        net.until("stored", lambda: is_stored(one))
         one.restart()
         assert sorted(one.engine.replicas) == [GROUP, OTHER] and not one.engine.refused
         told = one.engine.closing.report()  # until people have removed the folder
@@ -165,7 +165,7 @@ def test_entries_that_are_moved_before_their_segments_are_linked_are_kept_too(
     tmp_path: Path,
 ) -> None:
     """The work waits for its turn, and reclaim appends them again in a segment opened since."""
-    with Net(tmp_path, 3, CONFIG) as net:
+    with EngineNet(tmp_path, 3, CONFIG) as net:
         committed = rolled_back(net, tmp_path)
         one = net.nodes[1]
         one.open()
@@ -179,7 +179,7 @@ def test_entries_that_are_moved_before_their_segments_are_linked_are_kept_too(
         journal.leave_segment()
         journal.append(GROUP, moved, relocated=True)
         journal.submit()
-        net.until("stored", lambda: stored(one))
+        net.until("stored", lambda: is_stored(one))
         turn.set()
         net.until("its segments are kept", lambda: is_kept(GROUP))
         (told,) = events.of("closed-group-kept")
@@ -193,7 +193,7 @@ def test_entries_that_are_moved_before_their_segments_are_linked_are_kept_too(
 
 
 def test_a_note_that_can_not_be_read_still_closes(tmp_path: Path) -> None:
-    with Net(tmp_path, 3, CONFIG) as net:
+    with EngineNet(tmp_path, 3, CONFIG) as net:
         rolled_back(net, tmp_path)
         one = net.nodes[1]
         one.open()
@@ -206,7 +206,7 @@ def test_a_note_that_can_not_be_read_still_closes(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_full_has_the_note_written_later(tmp_path: Path) -> None:
-    with Net(tmp_path, 3, CONFIG) as net:
+    with EngineNet(tmp_path, 3, CONFIG) as net:
         rolled_back(net, tmp_path)
         one = net.nodes[1]
         one.open()
@@ -224,11 +224,11 @@ def test_a_disk_that_is_full_has_the_note_written_later(tmp_path: Path) -> None:
 
 def test_entries_that_do_not_fit_to_the_state_close_their_group_alone(tmp_path: Path) -> None:
     """A bit that turned in our own memory: applying finds out."""
-    with Net(tmp_path, 3, CONFIG) as net:
+    with EngineNet(tmp_path, 3, CONFIG) as net:
         net.create(GROUP)
         net.create(OTHER)
         net.write(FIRST, GROUP)
-        net.settled(GROUP)
+        net.wait_until_settled(GROUP)
         one = next(node for node in net.nodes.values() if node is not net.leader(GROUP))
         machine = one.replica(GROUP).machine
         machine.end += 1  # type: ignore[attr-defined]
@@ -239,7 +239,7 @@ def test_entries_that_do_not_fit_to_the_state_close_their_group_alone(tmp_path: 
 
 def test_a_lack_of_memory_closes_no_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It passes with the next start of the daemon; a closed group would stay closed."""
-    with Net(tmp_path, 1, CONFIG) as net:
+    with EngineNet(tmp_path, 1, CONFIG) as net:
         net.create(GROUP)
         (one,) = net.nodes.values()
 
@@ -259,17 +259,17 @@ def test_other_entries_at_the_same_places_in_the_same_term_are_found_out(
     tmp_path: Path, third_leads: bool
 ) -> None:
     """Votes were forgotten with the entries: both histories are as long, and of the same terms."""
-    with Net(tmp_path, 3, CONFIG) as net:
+    with EngineNet(tmp_path, 3, CONFIG) as net:
         net.create(GROUP)
         net.write(1, GROUP)
-        net.settled(GROUP)
+        net.wait_until_settled(GROUP)
         for number in (2, 3):
             net.nodes[number].close()
             shutil.copytree(net.nodes[number].folder, tmp_path / f"old-{number}")
             net.nodes[number].open()
         net.nodes[1].restart()  # another term
         net.write(1, GROUP, size=101)
-        net.settled(GROUP)
+        net.wait_until_settled(GROUP)
         for node in net.nodes.values():
             node.close()
         for number in (2, 3):
@@ -299,7 +299,7 @@ def test_the_note_of_a_removed_replica_stays_until_its_removal_is_on_the_disk(
     """Killed in between, the daemon finds the replica, and must find it closed. Killed right after,
     it finds a note that says nothing.
     """
-    with Net(tmp_path, 3, CONFIG) as net:
+    with EngineNet(tmp_path, 3, CONFIG) as net:
         rolled_back(net, tmp_path)
         one = net.nodes[1]
         one.open()
@@ -336,7 +336,7 @@ def test_the_note_of_a_removed_replica_stays_until_its_removal_is_on_the_disk(
 
 
 def test_the_loop_does_not_read_the_disk_for_what_is_kept(tmp_path: Path) -> None:
-    with Net(tmp_path, 1, CONFIG) as net:
+    with EngineNet(tmp_path, 1, CONFIG) as net:
         (one,) = net.nodes.values()
         looked, look = list[int](), one.log.kept.all
 
@@ -357,7 +357,7 @@ def test_the_loop_does_not_read_the_disk_for_what_is_kept(tmp_path: Path) -> Non
 def test_of_many_closed_groups_all_are_told_in_some_beats(tmp_path: Path) -> None:
     """Each beat is bounded."""
     count = 2 * REPORTED_MAX + 5
-    with Net(tmp_path, 1, CONFIG) as net:
+    with EngineNet(tmp_path, 1, CONFIG) as net:
         (one,) = net.nodes.values()
         for group in range(1, count + 1):
             one.create(group, [1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.manager_rig import Cluster, FakeBroker
+from support.manager_rig import FakeBroker, ManagerCluster
 
 from myqueue import errors
 from myqueue.daemons.manager.group_sessions import (
@@ -19,7 +19,7 @@ from myqueue.wire import protocol
 SESSION_MS = 3000
 
 
-class Groups(Cluster):
+class Groups(ManagerCluster):
     """A manager, a topic t with 4 partitions, and members of group g."""
 
     def __init__(self) -> None:

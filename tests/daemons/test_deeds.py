@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from support.manager_rig import Cluster
-from support.moving import Moving
+from support.manager_rig import ManagerCluster
+from support.moving import MovingCluster
 
 from myqueue.daemons.manager.audit_log import AUDITED_FIELDS
 from myqueue.daemons.metadata.machine import pack_command
@@ -13,12 +13,12 @@ from myqueue.daemons.raft.types import COMMAND, Proposal
 from myqueue.wire import protocol
 
 
-def told(cluster: Cluster, *events: str) -> list[tuple[str, dict[str, object]]]:
+def told(cluster: ManagerCluster, *events: str) -> list[tuple[str, dict[str, object]]]:
     return [one for one in cluster.lines if one[0] in events]
 
 
 def test_what_people_do_is_told() -> None:
-    cluster = Cluster(brokers=3)
+    cluster = ManagerCluster(brokers=3)
     cluster.update("create_topic", topic="orders", partitions=2, replication=1)
     cluster.update("alter_topic", topic="orders", settings={"retention_ms": 60_000})
     cluster.update("drain_broker", node=2)
@@ -38,7 +38,7 @@ def test_what_people_do_is_told() -> None:
 
 
 def test_who_comes_by_itself_and_what_was_refused_is_not_told() -> None:
-    cluster = Cluster(brokers=1)
+    cluster = ManagerCluster(brokers=1)
     cluster.update("create_topic", topic="orders")
     before = len(cluster.lines)
     cluster.update("register_producer", topic="orders")
@@ -55,7 +55,7 @@ def test_who_comes_by_itself_and_what_was_refused_is_not_told() -> None:
 
 def test_what_a_repeat_asks_for_is_not_told_as_done() -> None:
     """A repeat gets the first answer; a key that comes with something else is refused."""
-    cluster = Cluster(brokers=1)
+    cluster = ManagerCluster(brokers=1)
     cluster.update("create_topic", topic="orders")
     settings = {"topic": "orders", "settings": {"retention_ms": 60_000}}
     for operation, arguments, kind in (
@@ -74,7 +74,7 @@ def test_what_a_repeat_asks_for_is_not_told_as_done() -> None:
 
 
 def test_what_came_too_late_is_not_told() -> None:
-    cluster = Moving(3, t=2)
+    cluster = MovingCluster(3, t=2)
     cluster.lines.clear()
     cluster.operate("move_replicas", moves=[[9, 1, 1, 2]])
     cluster.operate("expire_members", group="g", members=[7])
@@ -86,7 +86,7 @@ def test_what_came_too_late_is_not_told() -> None:
 
 
 def test_a_topic_that_its_first_producer_makes_is_told() -> None:
-    cluster = Cluster(brokers=1)
+    cluster = ManagerCluster(brokers=1)
     cluster.update("register_producer", topic="orders")
     cluster.update("register_producer", topic="orders")
     assert [one for one in cluster.lines if "topic" in one[0]] == [
@@ -96,7 +96,7 @@ def test_a_topic_that_its_first_producer_makes_is_told() -> None:
 
 def test_a_follower_is_silent() -> None:
     """Else each deed would stand in the logs of all managers."""
-    cluster = Cluster(brokers=1)
+    cluster = ManagerCluster(brokers=1)
     cluster.follow(2)
     payload = pack_command(b"", "drain_broker", {"node": 1})
     cluster.engine.pending.append(Proposal(0, 0, COMMAND, payload))
@@ -107,7 +107,7 @@ def test_a_follower_is_silent() -> None:
 
 
 def test_moves_are_told_by_name() -> None:
-    cluster = Moving(4, t=3)
+    cluster = MovingCluster(4, t=3)
     cluster.lines.clear()
     [*held] = sorted(cluster.tables.held[1])
     cluster.update("drain_broker", node=1)

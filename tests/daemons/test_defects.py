@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from daemons.test_attack_install import start_log_behind
 from daemons.test_closing import CONFIG, FIRST, GROUP, OTHER, Events, is_closed, others_go_on
-from support.damage_rig import stored
-from support.engine_rig import Net, Node
+from support.damage_rig import is_stored
+from support.engine_rig import EngineNet, Node
 
 from myqueue import errors
 from myqueue.daemons.partition.machine import PartitionMachine
@@ -66,12 +66,12 @@ def faulty(node: Node, **fails: Exception) -> None:
     node.owner.make_state_machine = make  # type: ignore[method-assign]
 
 
-def filled(net: Net) -> Node:
+def filled(net: EngineNet) -> Node:
     net.create(GROUP)
     net.create(OTHER)
     net.write(FIRST, GROUP)
     net.write(FIRST, OTHER)
-    net.settled(GROUP)
+    net.wait_until_settled(GROUP)
     leader = net.leader(GROUP)
     return next(node for node in net.nodes.values() if node is not leader)
 
@@ -85,11 +85,11 @@ def saved(node: Node) -> int:
 def test_what_can_not_be_applied_closes_its_group_until_a_start_that_can(
     tmp_path: Path, error: Exception
 ) -> None:
-    with Net(tmp_path, 3, CONFIG) as net:
+    with EngineNet(tmp_path, 3, CONFIG) as net:
         one = filled(net)
         faulty(one)
         one.restart()
-        net.settled(GROUP)
+        net.wait_until_settled(GROUP)
         events = Events(one)
         one.replica(GROUP).machine.fails = {"apply": error}  # type: ignore[attr-defined]
         net.write(FIRST, GROUP)
@@ -106,7 +106,7 @@ def test_what_can_not_be_applied_closes_its_group_until_a_start_that_can(
         one.restart()  # the next version
         assert GROUP in one.engine.replicas and not one.engine.refused
         net.write(1, GROUP)
-        net.settled(GROUP)
+        net.wait_until_settled(GROUP)
         assert one.replica(GROUP).machine.snapshot() == (
             net.leader(GROUP).replica(GROUP).machine.snapshot()
         )
@@ -115,14 +115,14 @@ def test_what_can_not_be_applied_closes_its_group_until_a_start_that_can(
 @pytest.mark.parametrize("error", OF_ALL, ids=repr)
 @pytest.mark.parametrize("where", ["apply", "load"])
 def test_a_trouble_of_all_ends_the_daemon(tmp_path: Path, where: str, error: Exception) -> None:
-    with Net(tmp_path, 3, CONFIG) as net:
+    with EngineNet(tmp_path, 3, CONFIG) as net:
         one = filled(net)
         net.until("saved", lambda: saved(one) == one.replica(GROUP).node.applied_index)
         faulty(one, **{where: error})
         with pytest.raises(type(error)):
             one.restart()
             net.write(FIRST, GROUP)
-            net.settled(GROUP)
+            net.wait_until_settled(GROUP)
         assert not one.engine.closing.closed
         one.log.close()
         one.runs = False
@@ -132,7 +132,7 @@ def test_a_trouble_of_all_ends_the_daemon(tmp_path: Path, where: str, error: Exc
 def test_a_state_that_can_not_be_loaded_keeps_no_other_group_from_starting(
     tmp_path: Path, error: Exception
 ) -> None:
-    with Net(tmp_path, 3, CONFIG) as net:
+    with EngineNet(tmp_path, 3, CONFIG) as net:
         one = filled(net)
         net.until("saved", lambda: saved(one) == one.replica(GROUP).node.applied_index)
         faulty(one, load=error)
@@ -149,7 +149,7 @@ def test_a_store_that_is_broken_ends_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next start builds it anew."""
-    with Net(tmp_path, 1, CONFIG) as net:
+    with EngineNet(tmp_path, 1, CONFIG) as net:
         net.create(GROUP)
         net.write(FIRST, GROUP)
         (one,) = net.nodes.values()
@@ -170,11 +170,11 @@ def test_a_store_that_is_broken_ends_the_start(
 def test_a_snapshot_that_can_not_be_taken_over_closes_its_group_and_is_not_logged(
     tmp_path: Path, error: Exception
 ) -> None:
-    with Net(tmp_path, 3, CONFIG) as net:
+    with EngineNet(tmp_path, 3, CONFIG) as net:
         late = filled(net)
         faulty(late, restore=error)
         late.restart()
-        net.settled(GROUP)
+        net.wait_until_settled(GROUP)
         had = late.replica(GROUP).node.applied_index
         net.cut = {(n, late.number) for n in net.nodes}
         net.write(20, GROUP)
@@ -190,7 +190,7 @@ def test_a_snapshot_that_can_not_be_taken_over_closes_its_group_and_is_not_logge
         faulty(late)
         late.restart()
         net.write(1, GROUP)
-        net.settled(GROUP)
+        net.wait_until_settled(GROUP)
         assert late.replica(GROUP).machine.snapshot() == (
             net.leader(GROUP).replica(GROUP).machine.snapshot()
         )
@@ -198,7 +198,7 @@ def test_a_snapshot_that_can_not_be_taken_over_closes_its_group_and_is_not_logge
 
 def test_what_follows_a_snapshot_that_was_not_taken_over_is_not_logged(tmp_path: Path) -> None:
     """Entries behind it would stand behind a gap."""
-    with Net(tmp_path, 1, CONFIG) as net:
+    with EngineNet(tmp_path, 1, CONFIG) as net:
         net.create(GROUP)
         net.write(FIRST, GROUP)
         (one,) = net.nodes.values()
@@ -216,11 +216,11 @@ def test_what_follows_a_snapshot_that_was_not_taken_over_is_not_logged(tmp_path:
 
 @pytest.mark.parametrize("where", ["take_changes", "snapshot"])
 def test_a_state_that_can_not_be_given_closes_its_group(tmp_path: Path, where: str) -> None:
-    with Net(tmp_path, 3, CONFIG) as net:
+    with EngineNet(tmp_path, 3, CONFIG) as net:
         one = filled(net)
         faulty(one)
         one.restart()
-        net.settled(GROUP)
+        net.wait_until_settled(GROUP)
         one.replica(GROUP).machine.fails = {where: KeyError("x")}  # type: ignore[attr-defined]
         if where == "snapshot":
             one.engine.starts.write_snapshot(one.replica(GROUP))
@@ -232,11 +232,11 @@ def test_a_state_that_can_not_be_given_closes_its_group(tmp_path: Path, where: s
 
 def test_nothing_is_saved_of_a_group_that_broke(tmp_path: Path) -> None:
     """It stopped half-way; between that and its end in the next turn there is a tick."""
-    with Net(tmp_path, 3, CONFIG) as net:
+    with EngineNet(tmp_path, 3, CONFIG) as net:
         one = filled(net)
         faulty(one)
         one.restart()
-        net.settled(GROUP)
+        net.wait_until_settled(GROUP)
         replica, engine = one.replica(GROUP), one.engine
         net.until("saved", lambda: saved(one) == replica.node.applied_index)
         before = replica.node.applied_index
@@ -260,7 +260,7 @@ def test_nothing_is_saved_of_a_group_that_broke(tmp_path: Path) -> None:
 def test_a_group_that_is_closed_again_and_again_is_replaced_ever_more_seldom(
     tmp_path: Path,
 ) -> None:
-    with Net(tmp_path, 1, CONFIG) as net:
+    with EngineNet(tmp_path, 1, CONFIG) as net:
         (one,) = net.nodes.values()
         waited = []
         for _ in range(3):
@@ -270,7 +270,7 @@ def test_a_group_that_is_closed_again_and_again_is_replaced_ever_more_seldom(
             net.until("closed", lambda: is_closed(one))
             closed = one.engine.closing.closed[GROUP]
             waited.append(max(0, closed.may_go_at - net.clock.now))
-            net.until("stored", lambda: stored(one))
+            net.until("stored", lambda: is_stored(one))
             for _ in range(50 if waited[-1] else 0):
                 assert not one.engine.prepare_removal(GROUP)
                 net.turn()

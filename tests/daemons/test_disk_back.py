@@ -7,19 +7,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from support.moving import Moving
+from support.moving import MovingCluster
 
 from myqueue.daemons.manager.broker_orders import OrdersBuilder, outdated_replicas
 
 MINUTE = 60_000
 
 
-def thin(cluster: Moving) -> list[Any]:
+def thin(cluster: MovingCluster) -> list[Any]:
     found = cluster.read("problems")["problems"]
     return [one for one in found if one["problem"] in ("under-replicated", "leaderless")]
 
 
-def away_and_back(cluster: Moving, away_ms: int) -> None:
+def away_and_back(cluster: MovingCluster, away_ms: int) -> None:
     """Broker 2, on another disk meanwhile."""
     groups = dict(cluster.brokers[2].groups)
     assert groups
@@ -32,7 +32,7 @@ def away_and_back(cluster: Moving, away_ms: int) -> None:
 
 
 def test_w7_what_was_made_anew_meanwhile_is_made_once_more() -> None:
-    cluster = Moving(3, t=3)
+    cluster = MovingCluster(3, t=3)
     away_and_back(cluster, MINUTE)
     cluster.until("at rest", lambda: cluster.is_settled() and not thin(cluster))
     drawn = {one.replicas[one.nodes.index(2)] for one in cluster.tables.topics["t"].partitions}
@@ -41,7 +41,7 @@ def test_w7_what_was_made_anew_meanwhile_is_made_once_more() -> None:
 
 
 def test_what_moved_elsewhere_meanwhile_goes() -> None:
-    cluster = Moving(4, t=4)
+    cluster = MovingCluster(4, t=4)
     cluster.update("alter_cluster", settings={"replace_after_ms": 20_000})
     groups = dict(cluster.brokers[2].groups)
     cluster.kill(2)
@@ -59,7 +59,7 @@ def test_what_moved_elsewhere_meanwhile_goes() -> None:
 
 
 def test_what_is_not_made_anew_yet_when_it_is_back() -> None:
-    cluster = Moving(3, t=3)
+    cluster = MovingCluster(3, t=3)
     cluster.update("alter_cluster", settings={"moves_per_broker": 0})
     away_and_back(cluster, 3000)
     drawn = cluster.tables.counters.incarnation
@@ -71,7 +71,7 @@ def test_what_is_not_made_anew_yet_when_it_is_back() -> None:
 
 def test_the_only_copy_is_back() -> None:
     """Without a leader it was not moved; and a move to where it is would never end."""
-    cluster = Moving(3)
+    cluster = MovingCluster(3)
     cluster.update("create_topic", topic="single", partitions=3, replication=1)
     cluster.pass_time(3000)
     away_and_back(cluster, 5000)
@@ -83,7 +83,7 @@ def test_the_only_copy_is_back() -> None:
 
 
 def test_w6_nothing_of_a_deleted_topic_or_without_a_name_is_named() -> None:
-    cluster = Moving(3, t=1)
+    cluster = MovingCluster(3, t=1)
     cluster.beat(2, full=True, held=[[5, 1], [next(iter(cluster.tables.groups)), 0]])
     assert not outdated_replicas(
         cluster.tables, 2, cluster.manager._heartbeats.cluster_view.brokers[2]
@@ -92,7 +92,7 @@ def test_w6_nothing_of_a_deleted_topic_or_without_a_name_is_named() -> None:
 
 def test_r2_who_leaves_is_not_wanted_again_on_another_disk() -> None:
     """It is a voter still, and what it voted for is not on the new disk."""
-    cluster = Moving(4, t=4)
+    cluster = MovingCluster(4, t=4)
     cluster.update("alter_cluster", settings={"replace_after_ms": 20_000})
     cluster.fills = False
     cluster.kill(2)
@@ -116,7 +116,7 @@ def test_r2_who_leaves_is_not_wanted_again_on_another_disk() -> None:
 
 def test_a_manager_that_has_not_heard_all_of_a_disk_orders_nothing_yet() -> None:
     """It was restarted, and the first beat that it hears is not a full one."""
-    cluster = Moving(3, t=3)
+    cluster = MovingCluster(3, t=3)
     cluster.update("alter_cluster", settings={"moves_per_broker": 0})
     away_and_back(cluster, 3000)
     cluster.pass_time(3000)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine_rig import Net, Node
+from support.engine_rig import EngineNet, Node
 
 from myqueue import errors
 from myqueue.daemons.raft import types as t
@@ -33,7 +33,7 @@ def propose(node: Node, size: int, **how: Any) -> int:
 
 
 def test_a_full_disk_is_no_stall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Net(tmp_path, 3, CONFIG) as net:
+    with EngineNet(tmp_path, 3, CONFIG) as net:
         net.create()
         net.write(3)
         leader = net.leader()
@@ -61,7 +61,7 @@ def test_a_full_disk_is_no_stall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_silent_disk_makes_way(tmp_path: Path) -> None:
-    with Net(tmp_path, 3, CONFIG) as net:
+    with EngineNet(tmp_path, 3, CONFIG) as net:
         net.create()
         net.write(3)
         leader = net.leader()
@@ -76,7 +76,7 @@ def test_a_silent_disk_makes_way(tmp_path: Path) -> None:
 def test_below_the_soft_limit_commands_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Net(tmp_path, 1, CONFIG) as net:
+    with EngineNet(tmp_path, 1, CONFIG) as net:
         net.create()
         node = net.leader()
         with monkeypatch.context() as patch:

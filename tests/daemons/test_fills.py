@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.engine_rig import GROUP, Net
+from support.engine_rig import GROUP, EngineNet
 
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.replication.catch_up import FILL_AHEAD_MS
@@ -16,7 +16,7 @@ SIZE, COUNT = 60_000, 50
 RATE = 1_000_000
 
 
-def filled(net: Net) -> None:
+def filled(net: EngineNet) -> None:
     """Three of them have the group, on disk alone."""
     for number in (1, 2, 3):
         net.nodes[number].create(GROUP, [1, 2, 3])
@@ -29,7 +29,7 @@ def filled(net: Net) -> None:
 
 
 def test_p4_a_new_replica_is_filled_at_a_pace(tmp_path: Path) -> None:
-    with Net(tmp_path, 4, CONFIG) as net:
+    with EngineNet(tmp_path, 4, CONFIG) as net:
         filled(net)
         join(net)
         began = net.clock.now
@@ -42,7 +42,7 @@ def test_p4_a_new_replica_is_filled_at_a_pace(tmp_path: Path) -> None:
 
 def test_p4_a_voter_that_was_away_keeps_a_new_replica_waiting_for_a_moment(tmp_path: Path) -> None:
     """It is served as fast as it goes, and what that was does not have to be made up for."""
-    with Net(tmp_path, 4, CONFIG) as net:
+    with EngineNet(tmp_path, 4, CONFIG) as net:
         for number in (1, 2, 3):
             net.nodes[number].create(GROUP, [1, 2, 3])
         away = next(one for one in (1, 2, 3) if net.nodes[one] is not net.leader())
@@ -64,7 +64,7 @@ def test_p4_a_voter_that_was_away_keeps_a_new_replica_waiting_for_a_moment(tmp_p
 
 def test_p4_voters_that_are_served_all_the_time_let_a_new_replica_have_some(tmp_path: Path) -> None:
     """A voter with hours to make up for would keep it waiting for as long."""
-    with Net(tmp_path, 4, CONFIG) as net:
+    with EngineNet(tmp_path, 4, CONFIG) as net:
         filled(net)
         join(net)
         serving, portion = net.leader().engine._catch_up, 2 * RATE // 20
@@ -78,7 +78,7 @@ def test_p4_voters_that_are_served_all_the_time_let_a_new_replica_have_some(tmp_
 def test_p4_a_new_replica_of_a_group_that_grows_faster_than_the_pace_gets_there(
     tmp_path: Path,
 ) -> None:
-    with Net(tmp_path, 4, CONFIG) as net:
+    with EngineNet(tmp_path, 4, CONFIG) as net:
         for number in (1, 2, 3):
             net.nodes[number].create(GROUP, [1, 2, 3])
         for _ in range(COUNT):
@@ -100,7 +100,7 @@ def test_p4_a_new_replica_of_a_group_that_grows_faster_than_the_pace_gets_there(
             net.turn()
 
 
-def join(net: Net) -> None:
+def join(net: EngineNet) -> None:
     """Node 4, as a learner."""
     leader, learner = net.leader(), t.replica_id(4, 1)
     voters = [t.replica_id(one, 1) for one in (1, 2, 3)]
@@ -109,5 +109,5 @@ def join(net: Net) -> None:
     leader.engine.change(leader.replica(), t.Config(tuple(voters), (learner,)))
 
 
-def has(net: Net, number: int) -> int:
+def has(net: EngineNet, number: int) -> int:
     return net.nodes[number].replica().node.log.persisted_index

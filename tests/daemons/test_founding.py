@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from support.manager_rig import Cluster
+from support.manager_rig import ManagerCluster
 
 from myqueue.daemons.manager.cluster_view import MANAGER_SILENT_AFTER_MS, ClusterView
 from myqueue.daemons.manager.founding import (
@@ -155,7 +155,7 @@ def test_one_manager_alone_founds_at_once() -> None:
 
 
 def test_a_manager_without_entries_beats_quickly_and_says_so() -> None:
-    cluster = Cluster(managers=3, leads=False)
+    cluster = ManagerCluster(managers=3, leads=False)
     cluster.replica.node.log.last_index = 0
     cluster.engine.sent.clear()
     for _ in range(10):

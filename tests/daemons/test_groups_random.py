@@ -12,7 +12,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.manager_rig import Cluster
+from support.manager_rig import ManagerCluster
 
 from myqueue.consumer.assignment import Assignment
 from myqueue.errors import MyQueueError
@@ -36,7 +36,7 @@ class Client:
         return {group: share.epoch for group, share in shares.by_group.items() if shares.has(group)}
 
 
-class World(Cluster):
+class World(ManagerCluster):
     """A manager, the members, and what is on its way between them."""
 
     def __init__(self, seed: int) -> None:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from support.manager_rig import Cluster, FakeEngine, config_of
+from support.manager_rig import FakeEngine, ManagerCluster, config_of
 
 from myqueue import errors
 from myqueue.daemons.manager.manager import (
@@ -35,7 +35,7 @@ def error_of(answer: Any) -> tuple[int, str]:
 
 
 def test_p8_an_update_is_answered_when_it_is_applied() -> None:
-    cluster = Cluster(brokers=3)
+    cluster = ManagerCluster(brokers=3)
     request = cluster.ask(protocol.UPDATE, KEY, "create_topic", {"topic": "orders"})
     assert cluster.answers() == []
     cluster.commit()
@@ -46,7 +46,7 @@ def test_p8_an_update_is_answered_when_it_is_applied() -> None:
 
 
 def test_a_repeat_gets_the_first_result() -> None:
-    cluster = Cluster(brokers=3)
+    cluster = ManagerCluster(brokers=3)
     for _ in range(2):  # both under way at the same time
         cluster.ask(protocol.UPDATE, KEY, "open_producer", {})
     cluster.commit()
@@ -56,7 +56,7 @@ def test_a_repeat_gets_the_first_result() -> None:
 
 def test_the_same_key_with_something_else_is_refused() -> None:
     """Also while the first one is under way. What the leader adds makes no difference."""
-    cluster = Cluster(brokers=3)
+    cluster = ManagerCluster(brokers=3)
     asked = {"topic": "orders", "partitions": 2}
     for more in ({}, {"partitions": 5}, {"topic": "others"}):
         cluster.ask(protocol.UPDATE, KEY, "create_topic", asked | more)
@@ -75,7 +75,7 @@ def test_the_same_key_with_something_else_is_refused() -> None:
 
 
 def test_a_key_whose_first_command_left_the_log_has_the_first_answer() -> None:
-    cluster = Cluster(brokers=3)
+    cluster = ManagerCluster(brokers=3)
     cluster.ask(protocol.UPDATE, KEY, "create_topic", {"topic": "orders", "partitions": 2})
     cluster.commit()
     cluster.replica.entries.clear()
@@ -86,7 +86,7 @@ def test_a_key_whose_first_command_left_the_log_has_the_first_answer() -> None:
 
 
 def test_a_refusal_has_its_code() -> None:
-    cluster = Cluster(brokers=1)
+    cluster = ManagerCluster(brokers=1)
     cluster.ask(protocol.UPDATE, KEY, "delete_topic", {"topic": "no"})
     cluster.commit()
     code, text = error_of(cluster.answer())
@@ -95,7 +95,7 @@ def test_a_refusal_has_its_code() -> None:
 
 
 def test_k7_others_say_who_leads() -> None:
-    cluster = Cluster(leads=False)
+    cluster = ManagerCluster(leads=False)
     cluster.follow(2)
     with pytest.raises(errors.NotLeader) as caught:
         cluster.ask(protocol.UPDATE, KEY, "open_producer", {})
@@ -107,21 +107,21 @@ def test_k7_others_say_who_leads() -> None:
 
 
 def test_k3_without_a_leader_there_is_no_quorum() -> None:
-    cluster = Cluster(leads=False)
+    cluster = ManagerCluster(leads=False)
     with pytest.raises(errors.NoQuorum) as caught:
         cluster.ask(protocol.UPDATE, KEY, "open_producer", {})
     assert "retry_ms" in vars(caught.value)["details"]
 
 
 def test_r9_a_new_leader_is_not_ready_at_once() -> None:
-    cluster = Cluster()
+    cluster = ManagerCluster()
     cluster.replica.is_ready = False
     with pytest.raises(errors.NotReady):
         cluster.ask(protocol.UPDATE, KEY, "open_producer", {})
 
 
 def test_k3_an_update_that_is_not_confirmed_times_out() -> None:
-    cluster = Cluster()
+    cluster = ManagerCluster()
     cluster.ask(protocol.UPDATE, KEY, "open_producer", {})
     cluster.engine.now += UPDATE_TIMEOUT_MS - 1
     cluster.manager.tick(cluster.engine.now)
@@ -134,7 +134,7 @@ def test_k3_an_update_that_is_not_confirmed_times_out() -> None:
 
 
 def test_what_is_dropped_may_have_been_done() -> None:
-    cluster = Cluster()
+    cluster = ManagerCluster()
     cluster.ask(protocol.UPDATE, b"1" * 16, "open_producer", {})
     first = cluster.engine.index
     cluster.ask(protocol.UPDATE, b"2" * 16, "open_producer", {})
@@ -145,7 +145,7 @@ def test_what_is_dropped_may_have_been_done() -> None:
 
 
 def test_another_entry_at_its_place_is_not_its_answer() -> None:
-    cluster = Cluster()
+    cluster = ManagerCluster()
     cluster.ask(protocol.UPDATE, KEY, "open_producer", {})
     other = protocol.pack([b"o" * 16, "open_producer", {}])
     cluster.engine.pending[0] = Proposal(0, cluster.engine.wall_ms(), COMMAND, other)
@@ -155,7 +155,7 @@ def test_another_entry_at_its_place_is_not_its_answer() -> None:
 
 @pytest.mark.parametrize("operation", ["register_broker", "seen", "forget_gone", "nonsense"])
 def test_what_managers_do_themselves_is_not_for_clients(operation: str) -> None:
-    cluster = Cluster()
+    cluster = ManagerCluster()
     with pytest.raises(errors.Unsupported):
         cluster.ask(protocol.UPDATE, KEY, operation, {})
     with pytest.raises(errors.InvalidRequest):
@@ -165,7 +165,7 @@ def test_what_managers_do_themselves_is_not_for_clients(operation: str) -> None:
 
 @pytest.mark.parametrize("name", [".", ".."])
 def test_a_new_topic_can_not_be_named_as_urls_name_another_page(name: str) -> None:
-    cluster = Cluster(brokers=3)
+    cluster = ManagerCluster(brokers=3)
     for operation in ("create_topic", "register_producer"):
         with pytest.raises(errors.InvalidName, match="can't be named"):
             cluster.ask(protocol.UPDATE, KEY, operation, {"topic": name})
@@ -178,7 +178,7 @@ def test_a_new_topic_can_not_be_named_as_urls_name_another_page(name: str) -> No
 
 @pytest.mark.parametrize("name", [".", ".."])
 def test_a_new_group_can_not_be_named_as_urls_name_another_page(name: str) -> None:
-    cluster = Cluster(brokers=3)
+    cluster = ManagerCluster(brokers=3)
     join = {"group": name, "topics": ["t"]}
     for operation, arguments in (("join_group", join), ("begin_reset", {"group": name})):
         with pytest.raises(errors.InvalidName, match="a group can't be named"):
@@ -196,7 +196,7 @@ def test_a_new_group_can_not_be_named_as_urls_name_another_page(name: str) -> No
 
 
 def test_updates_are_bounded() -> None:
-    cluster = Cluster()
+    cluster = ManagerCluster()
     for number in range(WAITING_MAX):
         cluster.ask(protocol.UPDATE, number.to_bytes(16, "big"), "open_producer", {})
     with pytest.raises(errors.Busy):
@@ -206,7 +206,7 @@ def test_updates_are_bounded() -> None:
 
 
 def test_a_full_disk_refuses_the_update() -> None:
-    cluster = Cluster()
+    cluster = ManagerCluster()
     cluster.engine.refuse_with = errors.DiskFull("full")
     with pytest.raises(errors.DiskFull):
         cluster.ask(protocol.UPDATE, KEY, "open_producer", {})
@@ -219,7 +219,7 @@ def test_a_full_disk_refuses_the_update() -> None:
 
 
 def test_p9_every_manager_answers_from_what_it_applied() -> None:
-    cluster = Cluster(brokers=3)
+    cluster = ManagerCluster(brokers=3)
     cluster.update("create_topic", topic="orders", partitions=2)
     cluster.follow(2)
     assert cluster.read("topics") == {"topics": ["orders"]}
@@ -235,7 +235,7 @@ def test_p9_every_manager_answers_from_what_it_applied() -> None:
 
 @pytest.mark.parametrize("kind", ["route", "read"])
 def test_at_least_waits_for_so_much(kind: str) -> None:
-    cluster = Cluster(brokers=3)
+    cluster = ManagerCluster(brokers=3)
     target = cluster.replica.machine.applied_index + 1
     if kind == "route":
         cluster.ask(protocol.ROUTE, [], target)
@@ -251,7 +251,7 @@ def test_at_least_waits_for_so_much(kind: str) -> None:
 
 
 def test_at_least_is_bounded_in_time_and_number() -> None:
-    cluster = Cluster()
+    cluster = ManagerCluster()
     cluster.ask(protocol.ROUTE, [], 1 << 40)
     cluster.turn(READ_TIMEOUT_MS)
     code, text = error_of(cluster.answer())
@@ -263,7 +263,7 @@ def test_at_least_is_bounded_in_time_and_number() -> None:
 
 
 def test_a_state_taken_from_the_leader_is_enough_for_those_who_wait() -> None:
-    ahead, cluster = Cluster(brokers=3), Cluster(leads=False)
+    ahead, cluster = ManagerCluster(brokers=3), ManagerCluster(leads=False)
     ahead.update("create_topic", topic="orders")
     cluster.follow(2)
     cluster.ask(protocol.READ, "topics", {}, ahead.replica.machine.applied_index, False)
@@ -273,7 +273,7 @@ def test_a_state_taken_from_the_leader_is_enough_for_those_who_wait() -> None:
 
 
 def test_linearizable_reads_wait_for_a_round() -> None:
-    cluster = Cluster()
+    cluster = ManagerCluster()
     cluster.ask(protocol.READ, "topics", {}, 0, True)
     assert cluster.answers() == []
     (context,) = cluster.engine.reads
@@ -284,7 +284,7 @@ def test_linearizable_reads_wait_for_a_round() -> None:
 
 
 def test_linearizable_reads_end_with_leadership() -> None:
-    cluster = Cluster()
+    cluster = ManagerCluster()
     cluster.ask(protocol.READ, "topics", {}, 0, True)
     cluster.follow(2)
     assert error_of(cluster.answer())[0] == errors.NotLeader.code
@@ -293,7 +293,7 @@ def test_linearizable_reads_end_with_leadership() -> None:
 
 
 def test_linearizable_reads_have_a_deadline() -> None:
-    cluster = Cluster()
+    cluster = ManagerCluster()
     cluster.ask(protocol.READ, "topics", {}, 0, True)
     cluster.turn(READ_TIMEOUT_MS)
     code, text = error_of(cluster.answer())
@@ -301,7 +301,7 @@ def test_linearizable_reads_have_a_deadline() -> None:
 
 
 def test_a_read_that_the_engine_refuses_leaves_nothing_behind() -> None:
-    cluster = Cluster()
+    cluster = ManagerCluster()
     cluster.engine.refuse_with = errors.NotReady("new")
     with pytest.raises(errors.NotReady):
         cluster.ask(protocol.READ, "topics", {}, 0, True)
@@ -311,7 +311,7 @@ def test_a_read_that_the_engine_refuses_leaves_nothing_behind() -> None:
 
 
 def test_reads_that_make_no_sense() -> None:
-    cluster = Cluster()
+    cluster = ManagerCluster()
     with pytest.raises(errors.InvalidRequest, match="nonsense"):
         cluster.ask(protocol.READ, "nonsense", {}, 0, False)
     with pytest.raises(errors.UnknownTopic):
@@ -327,7 +327,7 @@ def test_reads_that_make_no_sense() -> None:
 
 
 def test_an_answer_that_is_too_long_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = Cluster(brokers=1)
+    cluster = ManagerCluster(brokers=1)
     cluster.update("create_topic", topic="orders", partitions=100)
     last = cluster.engine.index
     cluster.ask(protocol.UPDATE, KEY, "open_producer", {})
@@ -343,7 +343,7 @@ def test_an_answer_that_is_too_long_says_so(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_k6_status_tells_of_the_group() -> None:
-    cluster = Cluster()
+    cluster = ManagerCluster()
     cluster.ask(protocol.STATUS, 0)
     whole = cluster.answer()[2]
     cluster.ask(protocol.STATUS, MANAGERS_RAFT_UID)
@@ -356,7 +356,7 @@ def test_k6_status_tells_of_the_group() -> None:
 
 
 def test_stats_are_counters_and_gauges() -> None:
-    cluster = Cluster(brokers=2)
+    cluster = ManagerCluster(brokers=2)
     cluster.engine.counts["things_total"] += 3
     cluster.ask(protocol.STATS)
     stats = cluster.answer()[2]
@@ -415,7 +415,7 @@ def test_w6_a_manager_whose_log_is_not_whole_takes_no_part() -> None:
 
 
 def test_a_leader_that_stops_hands_over() -> None:
-    cluster = Cluster()
+    cluster = ManagerCluster()
     cluster.manager.begin_stopping(cluster.engine.now)
     assert cluster.engine.transfers == []  # nobody is there
     cluster.replica.follower = 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.manager_rig import Cluster, FakeBroker
+from support.manager_rig import FakeBroker, ManagerCluster
 
 from myqueue import errors
 from myqueue.daemons.manager.balancer.controller import (
@@ -17,7 +17,7 @@ from myqueue.daemons.manager.cluster_view import BROKER_SILENT_AFTER_MS
 from myqueue.wire import protocol
 
 
-def led_by(cluster: Cluster, topic: str) -> list[int]:
+def led_by(cluster: ManagerCluster, topic: str) -> list[int]:
     ((*_, partitions),) = cluster.routes(topic)[2]
     return [row[2] for row in partitions]
 
@@ -26,7 +26,7 @@ def led_by(cluster: Cluster, topic: str) -> list[int]:
 
 
 def test_brokers_register_by_their_beats() -> None:
-    cluster = Cluster()
+    cluster = ManagerCluster()
     assert cluster.tables.brokers == {}
     cluster.brokers[1] = FakeBroker(1)
     orders = cluster.beat(1)
@@ -54,7 +54,7 @@ def test_brokers_register_by_their_beats() -> None:
 
 
 def test_w7_a_broker_with_another_disk_is_not_heard() -> None:
-    cluster = Cluster(brokers=2)
+    cluster = ManagerCluster(brokers=2)
     assert "disk-1" in cluster.manager.greeted("broker", 1, "wiped")
     with pytest.raises(errors.IdentityMismatch):
         cluster.beat(1, disk="wiped")
@@ -63,7 +63,7 @@ def test_w7_a_broker_with_another_disk_is_not_heard() -> None:
 
 
 def test_registration_is_not_asked_for_at_every_tick() -> None:
-    cluster = Cluster()
+    cluster = ManagerCluster()
     cluster.brokers[1] = FakeBroker(1)
     cluster.beat(1)
     cluster.engine.pending.clear()
@@ -74,7 +74,7 @@ def test_registration_is_not_asked_for_at_every_tick() -> None:
 
 
 def test_a_full_beat_is_asked_for_until_it_came() -> None:
-    cluster = Cluster(brokers=1)
+    cluster = ManagerCluster(brokers=1)
     cluster.brokers[1].full = False
     assert not cluster.beat(1)["more"]
     cluster.brokers[1].incarnation += 1  # of a broker that this manager knows from before
@@ -83,7 +83,7 @@ def test_a_full_beat_is_asked_for_until_it_came() -> None:
 
 
 def test_orders_name_what_a_broker_should_hold() -> None:
-    cluster = Cluster(brokers=2)
+    cluster = ManagerCluster(brokers=2)
     cluster.update("create_topic", topic="orders", replication=2, settings={"retention_ms": 9})
     topic = cluster.tables.topics["orders"]
     orders = cluster.beat(1)
@@ -110,14 +110,14 @@ def test_orders_name_what_a_broker_should_hold() -> None:
 
 
 def test_followers_order_the_same_but_no_transfers() -> None:
-    cluster = Cluster(brokers=2)
+    cluster = ManagerCluster(brokers=2)
     cluster.update("create_topic", topic="orders")
     cluster.follow(2)
     assert len(cluster.beat(1)["wanted"]) == 1
 
 
 def test_what_could_not_be_made_is_ordered_again() -> None:
-    cluster = Cluster(brokers=1)
+    cluster = ManagerCluster(brokers=1)
     cluster.brokers[1].makes = False
     cluster.update("create_topic", topic="orders")
     assert cluster.beat(1)["wanted"]
@@ -129,7 +129,7 @@ def test_what_could_not_be_made_is_ordered_again() -> None:
 
 
 def test_w6_a_deleted_group_is_gone_when_no_broker_has_it() -> None:
-    cluster = Cluster(brokers=2)
+    cluster = ManagerCluster(brokers=2)
     cluster.update("create_topic", topic="orders", partitions=2, replication=2)
     cluster.beat_all()
     cluster.beat_all()
@@ -149,7 +149,7 @@ def test_w6_a_deleted_group_is_gone_when_no_broker_has_it() -> None:
 
 def test_a_broker_that_follows_old_orders_may_still_make_a_deleted_group() -> None:
     """Not holding it says nothing as long as orders from before the deletion may reach it."""
-    cluster = Cluster(brokers=1)
+    cluster = ManagerCluster(brokers=1)
     broker = cluster.brokers[1]
     old = broker.version
     cluster.update("create_topic", topic="orders")
@@ -168,7 +168,7 @@ def test_a_broker_that_follows_old_orders_may_still_make_a_deleted_group() -> No
 
 
 def test_p7_routes_name_the_leader_until_it_is_silent() -> None:
-    cluster = Cluster(brokers=3)
+    cluster = ManagerCluster(brokers=3)
     cluster.update("create_topic", topic="orders", partitions=3)
     assert led_by(cluster, "orders") == [0, 0, 0]
     cluster.lead_all()
@@ -180,9 +180,9 @@ def test_p7_routes_name_the_leader_until_it_is_silent() -> None:
     assert [row[3] for row in cluster.routes()[1]] == [True, True, False]
 
 
-def moved(brokers: int, partitions: int) -> Cluster:
+def moved(brokers: int, partitions: int) -> ManagerCluster:
     """Broker 1 leads everything."""
-    cluster = Cluster(brokers)
+    cluster = ManagerCluster(brokers)
     cluster.update("create_topic", topic="orders", partitions=partitions, replication=brokers)
     cluster.beat_all()
     for group in cluster.brokers[1].groups:
@@ -233,14 +233,14 @@ def test_nobody_is_sent_to_a_broker_that_only_just_came_back() -> None:
 # -- growth ---------------------------------------------------------------------------------------
 
 
-def fill(cluster: Cluster, messages: int) -> None:
+def fill(cluster: ManagerCluster, messages: int) -> None:
     """So many messages in each partition."""
     for broker in cluster.brokers.values():
         broker.ends = dict.fromkeys(broker.groups, messages)
 
 
 def test_b3_a_topic_grows_when_its_messages_pass_the_threshold() -> None:
-    cluster = Cluster(brokers=2)
+    cluster = ManagerCluster(brokers=2)
     cluster.update("create_topic", topic="orders", settings={"partition_growth": 100})
     cluster.update("create_topic", topic="fixed")
     cluster.lead_all()
@@ -259,7 +259,7 @@ def test_b3_a_topic_grows_when_its_messages_pass_the_threshold() -> None:
 
 
 def test_growth_in_flight_is_not_asked_for_twice() -> None:
-    cluster = Cluster(brokers=1)
+    cluster = ManagerCluster(brokers=1)
     cluster.update("create_topic", topic="orders", settings={"partition_growth": 1})
     cluster.lead_all()
     fill(cluster, 1000)
@@ -273,7 +273,7 @@ def test_growth_in_flight_is_not_asked_for_twice() -> None:
 
 
 def test_new_replicas_avoid_brokers_that_are_silent() -> None:
-    cluster = Cluster(brokers=4)
+    cluster = ManagerCluster(brokers=4)
     del cluster.brokers[2]
     cluster.live(1500)
     cluster.update("create_topic", topic="orders", partitions=8, replication=3)
@@ -286,7 +286,7 @@ def test_new_replicas_avoid_brokers_that_are_silent() -> None:
 
 
 def test_topics_with_details() -> None:
-    cluster = Cluster(brokers=2)
+    cluster = ManagerCluster(brokers=2)
     uid = cluster.update("create_topic", topic="orders", partitions=2)["topic_uid"]
     cluster.lead_all()
     fill(cluster, 7)
@@ -300,7 +300,7 @@ def test_topics_with_details() -> None:
 
 
 def test_brokers_with_what_they_hold_and_lead() -> None:
-    cluster = Cluster(brokers=2)
+    cluster = ManagerCluster(brokers=2)
     cluster.update("create_topic", topic="orders", partitions=4)
     cluster.lead_all()
     rows = cluster.read("brokers")["brokers"]
@@ -312,7 +312,7 @@ def test_brokers_with_what_they_hold_and_lead() -> None:
 
 
 def test_p5_b7_health_names_every_actor_and_whether_it_is_active() -> None:
-    cluster = Cluster(brokers=1)
+    cluster = ManagerCluster(brokers=1)
     cluster.update("register_producer", topic="orders")
     cluster.update("register_consumer", topic="orders")
     cluster.live(31_000)
@@ -333,7 +333,7 @@ def test_p5_b7_health_names_every_actor_and_whether_it_is_active() -> None:
 
 
 def test_health_of_many_clients_names_the_last_that_were_heard_of() -> None:
-    cluster = Cluster(brokers=1)
+    cluster = ManagerCluster(brokers=1)
     for _ in range(5):
         cluster.engine.now += 10
         cluster.update("open_producer")
@@ -342,12 +342,12 @@ def test_health_of_many_clients_names_the_last_that_were_heard_of() -> None:
     assert health["omitted"] == 3
 
 
-def problems(cluster: Cluster) -> list[Any]:
+def problems(cluster: ManagerCluster) -> list[Any]:
     return sorted({one["problem"] for one in cluster.read("problems")["problems"]})
 
 
 def test_problems_are_named() -> None:
-    cluster = Cluster(brokers=2, managers=1)
+    cluster = ManagerCluster(brokers=2, managers=1)
     cluster.update("create_topic", topic="orders")
     assert problems(cluster) == ["leaderless", "under-replicated"]
     cluster.lead_all()
@@ -383,7 +383,7 @@ def test_problems_are_named() -> None:
 
 
 def test_the_cluster_in_numbers() -> None:
-    cluster = Cluster(brokers=2)
+    cluster = ManagerCluster(brokers=2)
     cluster.update("create_topic", topic="orders", partitions=3)
     cluster.update("register_producer", topic="orders")
     found = cluster.read("cluster")
@@ -402,7 +402,7 @@ def test_the_cluster_in_numbers() -> None:
 
 def test_a_new_topic_is_ordered_at_once() -> None:
     """Not with the next beat only; and once, however much is applied until the broker follows."""
-    cluster = Cluster(brokers=3)
+    cluster = ManagerCluster(brokers=3)
     cluster.beat_all()
     cluster.engine.peer_replies.clear()
     cluster.update("create_topic", topic="orders")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.manager_rig import Cluster, FakeBroker
+from support.manager_rig import FakeBroker, ManagerCluster
 
 from myqueue import errors
 from myqueue.daemons.manager.cluster_view import client_url
@@ -14,7 +14,7 @@ _WHEREABOUTS = ("disk", "address", "peer", "host")
 
 
 def test_managers_know_each_other_and_their_disks() -> None:
-    cluster = Cluster()
+    cluster = ManagerCluster()
     cluster.manager_beat(2)
     cluster.turn()
     assert {n: row.disk for n, row in cluster.tables.managers.items()} == {
@@ -34,7 +34,7 @@ def test_managers_know_each_other_and_their_disks() -> None:
 
 
 def test_b7_a_follower_tells_the_leader_which_clients_it_heard() -> None:
-    cluster = Cluster(brokers=1)
+    cluster = ManagerCluster(brokers=1)
     cluster.update("register_producer", topic="orders")
     cluster.update("register_consumer", topic="orders")
     cluster.follow(2)
@@ -53,7 +53,7 @@ def test_b7_a_follower_tells_the_leader_which_clients_it_heard() -> None:
 
 
 def test_b7_the_leader_logs_what_it_is_told() -> None:
-    cluster = Cluster(brokers=1)
+    cluster = ManagerCluster(brokers=1)
     cluster.update("register_producer", topic="orders")
     cluster.update("register_consumer", topic="orders")
     at = cluster.engine.wall_ms() + 20_000
@@ -69,7 +69,7 @@ def test_b7_the_leader_logs_what_it_is_told() -> None:
 
 
 def test_peers_that_make_no_sense() -> None:
-    cluster = Cluster()
+    cluster = ManagerCluster()
     peer = cluster.peer("broker", 1)
     with pytest.raises(errors.Unsupported):
         cluster.manager.handle_peer_request(peer, [1, protocol.ORDERS, 1, {}], [])
@@ -90,7 +90,7 @@ def test_peers_that_make_no_sense() -> None:
 )
 def test_who_can_be_reached_nowhere_is_not_registered(where: dict[str, str], flag: str) -> None:
     """A daemon of before that listens on every address; but one that has replicas stays heard."""
-    cluster = Cluster()
+    cluster = ManagerCluster()
     cluster.brokers[1] = FakeBroker(1)
     with pytest.raises(errors.InvalidRequest, match=flag):
         cluster.beat(1, **where)

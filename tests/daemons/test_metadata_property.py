@@ -11,7 +11,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.metadata_rig import CLUSTER, Rig, plain, random_script, what_it_comes_to
+from support.metadata_rig import CLUSTER, Rig, comparable, history_digest, random_script
 
 from myqueue.daemons.metadata.machine import MetadataMachine
 from myqueue.daemons.metadata.tables import RESULTS_MAX, Tables
@@ -58,8 +58,8 @@ def test_saved_loaded_and_copied_machines_stay_equal(seed: int) -> None:
     while at < len(entries):
         part = entries[at : at + random.randint(1, 8)]
         at += len(part)
-        expected = [plain(one) for one in steady.apply(part)]
-        assert [plain(one) for one in restless.apply(part)] == expected
+        expected = [comparable(one) for one in steady.apply(part)]
+        assert [comparable(one) for one in restless.apply(part)] == expected
         choice = random.randint(0, 5)
         if choice == 0:  # saved
             store.save(restless)
@@ -92,7 +92,7 @@ def test_r27_the_hash_seed_of_the_process_changes_nothing() -> None:
         ).stdout.decode()
         for seed in ("0", "1", "12345")
     }
-    assert found == {what_it_comes_to(7, 400)}
+    assert found == {history_digest(7, 400)}
 
 
 def test_random_histories_do_both_work_and_refusals() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.manager_rig import WALL_MS
-from support.moving import Moving
+from support.moving import MovingCluster
 
 from myqueue import errors
 from myqueue.daemons.manager.balancer.moves import settled_replicas
@@ -16,14 +16,14 @@ MINUTE = 60_000
 
 
 def test_nothing_moves_in_a_cluster_that_is_well() -> None:
-    cluster = Moving(4, t=12)
+    cluster = MovingCluster(4, t=12)
     before = cluster.tables.counters.incarnation
     cluster.pass_time(MINUTE)
     assert cluster.tables.counters.incarnation == before and cluster.is_settled()
 
 
 def test_p4_an_added_broker_gets_its_share_of_replicas_and_leaders() -> None:
-    cluster = Moving(3, t=12)
+    cluster = MovingCluster(3, t=12)
     cluster.add(4)
     cluster.pass_time(TARGET_ALIVE_MS_MIN)
     assert cluster.held()[4] == 0, "it has to prove that it stays"
@@ -35,7 +35,7 @@ def test_p4_an_added_broker_gets_its_share_of_replicas_and_leaders() -> None:
 
 
 def test_p4_a_drained_broker_gives_everything_away() -> None:
-    cluster = Moving(4, t=12)
+    cluster = MovingCluster(4, t=12)
     assert cluster.update("drain_broker", node=2) == {"node": 2, "replicas": 9}
     row = {r["node"]: r for r in cluster.read("brokers")["brokers"]}[2]
     assert row["state"] == "draining"
@@ -52,7 +52,7 @@ def test_p4_a_drained_broker_gives_everything_away() -> None:
 
 
 def test_a_drain_that_can_not_end_is_refused() -> None:
-    cluster = Moving(3, t=2)
+    cluster = MovingCluster(3, t=2)
     with pytest.raises(AssertionError, match=r"too few for t"):
         cluster.update("drain_broker", node=1)
     with pytest.raises(AssertionError, match="no broker 9"):
@@ -60,7 +60,7 @@ def test_a_drain_that_can_not_end_is_refused() -> None:
 
 
 def test_b6_a_dead_broker_is_replaced_after_a_while() -> None:
-    cluster = Moving(4, t=12)
+    cluster = MovingCluster(4, t=12)
     cluster.update("alter_cluster", settings={"replace_after_ms": 20_000})
     cluster.kill(3)
     cluster.pass_time(18_000)
@@ -74,7 +74,7 @@ def test_b6_a_dead_broker_is_replaced_after_a_while() -> None:
 
 
 def test_a_broker_that_comes_back_in_time_keeps_all() -> None:
-    cluster = Moving(4, t=12)
+    cluster = MovingCluster(4, t=12)
     drawn = cluster.tables.counters.incarnation
     cluster.kill(3)
     cluster.pass_time(4 * MINUTE)
@@ -85,7 +85,7 @@ def test_a_broker_that_comes_back_in_time_keeps_all() -> None:
 
 def test_who_hears_nobody_replaces_nobody() -> None:
     """Most brokers are silent: it is more likely that we are cut off."""
-    cluster = Moving(5, t=12)
+    cluster = MovingCluster(5, t=12)
     drawn = cluster.tables.counters.incarnation
     for node in (1, 2, 3):
         cluster.kill(node)
@@ -95,7 +95,7 @@ def test_who_hears_nobody_replaces_nobody() -> None:
 
 def test_a_manager_that_stood_still_replaces_nobody() -> None:
     """It heard nothing because it did not listen."""
-    cluster = Moving(4, t=12)
+    cluster = MovingCluster(4, t=12)
     drawn = cluster.tables.counters.incarnation
     cluster.engine.now += 30 * MINUTE
     cluster.turn()
@@ -112,7 +112,7 @@ def test_a_manager_that_stood_still_replaces_nobody() -> None:
 
 def test_a_group_that_was_never_led_is_not_moved() -> None:
     """Its founders may not be made yet; made after a move, none of them would vote for itself."""
-    cluster = Moving(4)
+    cluster = MovingCluster(4)
     for broker in cluster.brokers.values():
         broker.makes = False
     cluster.update("create_topic", topic="t", partitions=3)
@@ -126,7 +126,7 @@ def test_a_group_that_was_never_led_is_not_moved() -> None:
 
 
 def test_r2_a_lost_replica_is_made_anew_on_its_broker() -> None:
-    cluster = Moving(3, t=4)
+    cluster = MovingCluster(3, t=4)
     broker = cluster.brokers[2]
     group = next(iter(broker.groups))
     old = broker.incarnation_of(group)
@@ -138,7 +138,7 @@ def test_r2_a_lost_replica_is_made_anew_on_its_broker() -> None:
 
 
 def test_w7_a_new_disk_is_heard_when_the_old_one_is_silent_and_filled_bit_by_bit() -> None:
-    cluster = Moving(3, t=12)
+    cluster = MovingCluster(3, t=12)
     old = {
         one
         for topic in cluster.tables.topics.values()
@@ -161,7 +161,7 @@ def test_w7_a_new_disk_is_heard_when_the_old_one_is_silent_and_filled_bit_by_bit
 
 
 def test_w7_what_was_drawn_for_an_old_disk_is_not_ordered_on_the_new_one() -> None:
-    cluster = Moving(3, t=12)
+    cluster = MovingCluster(3, t=12)
     cluster.kill(2)
     cluster.pass_time(DISK_TAKEOVER_SILENCE_MS + 600)
     cluster.start(2, disk="another")
@@ -171,7 +171,7 @@ def test_w7_what_was_drawn_for_an_old_disk_is_not_ordered_on_the_new_one() -> No
 
 
 def test_a_new_leader_of_the_managers_goes_on_where_the_old_one_was() -> None:
-    cluster = Moving(4, t=12)
+    cluster = MovingCluster(4, t=12)
     cluster.update("drain_broker", node=2)
     for _ in range(200):
         cluster.pass_time(600)
@@ -185,7 +185,7 @@ def test_a_new_leader_of_the_managers_goes_on_where_the_old_one_was() -> None:
 
 
 def test_the_destination_of_a_move_dies() -> None:
-    cluster = Moving(5, t=1)
+    cluster = MovingCluster(5, t=1)
     cluster.update("alter_cluster", settings={"replace_after_ms": 10_000})
     (group,) = cluster.tables.groups
     dead = cluster.tables.partition(group).nodes[1]
@@ -203,7 +203,7 @@ def test_the_destination_of_a_move_dies() -> None:
 
 
 def test_a_topic_that_is_deleted_while_it_moves_leaves_nothing() -> None:
-    cluster = Moving(4, t=12)
+    cluster = MovingCluster(4, t=12)
     cluster.update("drain_broker", node=2)
     cluster.until("moves began", lambda: bool(cluster.tables.moving))
     cluster.update("delete_topic", topic="t")
@@ -214,9 +214,9 @@ def test_a_topic_that_is_deleted_while_it_moves_leaves_nothing() -> None:
 # -- when a replica that left may be removed ------------------------------------------------------
 
 
-def midway() -> tuple[Moving, int]:
+def midway() -> tuple[MovingCluster, int]:
     """A group whose move is done but for the removal of the replica that left."""
-    cluster = Moving(4, t=1)
+    cluster = MovingCluster(4, t=1)
     group = next(iter(cluster.tables.groups))
     node, incarnation = cluster.tables.partition(group).replicas[1]
     (to,) = {1, 2, 3, 4} - set(cluster.tables.partition(group).nodes)
@@ -229,7 +229,7 @@ def midway() -> tuple[Moving, int]:
     return cluster, group
 
 
-def propose(cluster: Moving, *move: int) -> None:
+def propose(cluster: MovingCluster, *move: int) -> None:
     from myqueue.daemons.metadata.machine import pack_command
     from myqueue.daemons.raft.types import COMMAND, Proposal
 
@@ -239,7 +239,7 @@ def propose(cluster: Moving, *move: int) -> None:
     cluster.commit()
 
 
-def verdict(cluster: Moving, group: int) -> tuple[int, bool]:
+def verdict(cluster: MovingCluster, group: int) -> tuple[int, bool]:
     cluster_view = cluster.manager._heartbeats.cluster_view
     gone, done = settled_replicas(cluster.tables, cluster_view, cluster.tables.partition(group))
     return len(gone), done
@@ -306,14 +306,14 @@ def test_old_news_of_a_move_settle_nothing() -> None:
 
 
 def test_a_broker_that_holds_something_is_not_removed() -> None:
-    cluster = Moving(3, t=2)
+    cluster = MovingCluster(3, t=2)
     cluster.update("create_topic", topic="single", partitions=3, replication=1)
     with pytest.raises(AssertionError, match="3 replicas; it alone has single/0, whose"):
         cluster.update("remove_broker", node=cluster.tables.topics["single"].partitions[0].nodes[0])
 
 
 def test_the_only_broker_is_not_removed_unless_that_is_insisted_on() -> None:
-    cluster = Moving(1)
+    cluster = MovingCluster(1)
     with pytest.raises(AssertionError, match="broker 1 is the only one"):
         cluster.update("remove_broker", node=1)
     cluster.update("remove_broker", node=1, force=True)
@@ -321,7 +321,7 @@ def test_the_only_broker_is_not_removed_unless_that_is_insisted_on() -> None:
 
 
 def test_an_empty_broker_is_removed_and_does_not_come_back() -> None:
-    cluster = Moving(3, t=2)
+    cluster = MovingCluster(3, t=2)
     cluster.add(4)
     cluster.update("alter_cluster", settings={"moves_per_broker": 0})
     cluster.pass_time(3000)
@@ -341,7 +341,7 @@ def test_an_empty_broker_is_removed_and_does_not_come_back() -> None:
 
 
 def test_a_broker_is_removed_by_force_and_its_replicas_are_made_elsewhere() -> None:
-    cluster = Moving(4, t=12)
+    cluster = MovingCluster(4, t=12)
     cluster.update("create_topic", topic="single", partitions=4, replication=1)
     cluster.kill(2)
     cluster.pass_time(1500)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.moving import Moving
+from support.moving import MovingCluster
 
 from myqueue.daemons.manager.balancer.moves import STALLED_AFTER_MS
 from myqueue.daemons.metadata.machine import MetadataMachine
@@ -18,16 +18,16 @@ from myqueue.daemons.raft.types import node_of
 MINUTE = 60_000
 
 
-def problems(cluster: Moving) -> list[dict[str, Any]]:
+def problems(cluster: MovingCluster) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = cluster.read("problems")["problems"]
     return found
 
 
-def thin(cluster: Moving) -> list[dict[str, Any]]:
+def thin(cluster: MovingCluster) -> list[dict[str, Any]]:
     return [row for row in problems(cluster) if row["problem"] == "under-replicated"]
 
 
-def voters(cluster: Moving, topic: str) -> list[int]:
+def voters(cluster: MovingCluster, topic: str) -> list[int]:
     """How many of each partition."""
     parts = cluster.tables.topics[topic].partitions
     return [len(cluster.configs[one.group].voters) for one in parts]
@@ -38,7 +38,7 @@ def voters(cluster: Moving, topic: str) -> list[int]:
 
 def test_what_lost_a_replica_for_good_gets_another_when_there_is_a_broker_for_it() -> None:
     """A dead broker is removed by force, and its successor added afterwards."""
-    cluster = Moving(3, t=12)
+    cluster = MovingCluster(3, t=12)
     cluster.kill(2)
     cluster.pass_time(1500)
     cluster.update("remove_broker", node=2, force=True)
@@ -59,7 +59,7 @@ def test_what_is_made_anew_counts_when_it_is_filled() -> None:
     """W7: a wiped broker makes its replicas before it has anything of them; the members are still
     called by the names of those that were lost. Another wipe then would cost the majority.
     """
-    cluster = Moving(3, t=3)
+    cluster = MovingCluster(3, t=3)
     cluster.kill(2)
     cluster.pass_time(12_000)  # so long the old disk's name is defended
     cluster.start(2, disk="new")
@@ -72,7 +72,7 @@ def test_what_is_made_anew_counts_when_it_is_filled() -> None:
 
 
 def test_one_more_replica_is_no_more_than_promised() -> None:
-    cluster = Moving(3, t=3)
+    cluster = MovingCluster(3, t=3)
     group = next(iter(cluster.tables.groups))
     cluster.add(4)
     cluster.update("alter_cluster", settings={"moves_per_broker": 0})
@@ -86,7 +86,7 @@ def test_one_more_replica_is_no_more_than_promised() -> None:
 
 def test_partitions_without_a_leader_do_not_hold_up_those_that_have_one() -> None:
     """Of 20 partitions the dead broker has the only copy: these can't be moved, all others can."""
-    cluster = Moving(4, t=12)
+    cluster = MovingCluster(4, t=12)
     cluster.update("create_topic", topic="single", partitions=80, replication=1)
     cluster.update("alter_cluster", settings={"replace_after_ms": 20_000})
     cluster.pass_time(3000)
@@ -101,7 +101,7 @@ def test_partitions_without_a_leader_do_not_hold_up_those_that_have_one() -> Non
 
 
 def test_moves_whose_leader_died_hold_up_no_others() -> None:
-    cluster = Moving(5, t=10)
+    cluster = MovingCluster(5, t=10)
     cluster.update("create_topic", topic="single", partitions=50, replication=1)
     cluster.update("alter_cluster", settings={"replace_after_ms": MINUTE})
     cluster.pass_time(3000)
@@ -124,7 +124,7 @@ def test_moves_whose_leader_died_hold_up_no_others() -> None:
 
 
 def test_long_dead_brokers_that_hold_nothing_are_no_reason_to_replace_nobody() -> None:
-    cluster = Moving(7)
+    cluster = MovingCluster(7)
     cluster.update("create_topic", topic="t", partitions=12)
     cluster.update("alter_cluster", settings={"replace_after_ms": 20_000})
     cluster.pass_time(3000)
@@ -137,7 +137,7 @@ def test_long_dead_brokers_that_hold_nothing_are_no_reason_to_replace_nobody() -
 
 def test_b6_who_stood_and_died_before_anybody_heard_of_it_is_replaced() -> None:
     """It told us of its new term; its own vote was not on its disk yet, so nobody was asked."""
-    cluster = Moving(4, t=12)
+    cluster = MovingCluster(4, t=12)
     cluster.update("alter_cluster", settings={"replace_after_ms": 20_000})
     broker = cluster.brokers[3]
     rows = [
@@ -160,7 +160,7 @@ def test_b6_who_stood_and_died_before_anybody_heard_of_it_is_replaced() -> None:
 
 def test_a_move_to_a_broker_that_dies_for_good_is_called_off() -> None:
     """There is nobody else; but who was to leave is there still, and whole: nothing is copied."""
-    cluster = Moving(3, t=12)
+    cluster = MovingCluster(3, t=12)
     cluster.update("alter_cluster", settings={"replace_after_ms": 20_000})
     cluster.fills = False
     cluster.add(4)
@@ -175,7 +175,7 @@ def test_a_move_to_a_broker_that_dies_for_good_is_called_off() -> None:
 
 
 def test_by_force_too() -> None:
-    cluster = Moving(3, t=12)
+    cluster = MovingCluster(3, t=12)
     cluster.fills = False
     cluster.add(4)
     cluster.until("moves began", lambda: len(cluster.tables.moving) == 4)
@@ -188,7 +188,7 @@ def test_by_force_too() -> None:
 
 
 def test_who_returns_while_its_successor_dies_stays_a_member() -> None:
-    cluster = Moving(4, t=12)
+    cluster = MovingCluster(4, t=12)
     cluster.update("alter_cluster", settings={"replace_after_ms": 20_000})
     cluster.fills = False
     cluster.kill(2)
@@ -205,7 +205,7 @@ def test_who_returns_while_its_successor_dies_stays_a_member() -> None:
 @pytest.mark.parametrize("node", [2, 4])
 def test_w7_what_was_on_its_way_to_a_disk_that_is_lost_as_well_is_made_anew(node: int) -> None:
     """As many as a broker takes at once: they have their turn already."""
-    cluster = Moving(3, t=12)
+    cluster = MovingCluster(3, t=12)
     cluster.fills = False
     if node == 2:
         cluster.kill(2)
@@ -230,7 +230,7 @@ def test_w7_what_was_on_its_way_to_a_disk_that_is_lost_as_well_is_made_anew(node
 
 def test_w15_a_new_broker_relieves_full_disks() -> None:
     """Which is what one adds it for."""
-    cluster = Moving(3, t=12)
+    cluster = MovingCluster(3, t=12)
     for broker in cluster.brokers.values():
         broker.disk_low = True
     cluster.pass_time(1500)
@@ -239,7 +239,7 @@ def test_w15_a_new_broker_relieves_full_disks() -> None:
 
 
 def test_w15_what_is_on_its_way_to_a_disk_that_fills_up_goes_elsewhere() -> None:
-    cluster = Moving(5, t=10)
+    cluster = MovingCluster(5, t=10)
     cluster.fills = False
     cluster.update("drain_broker", node=2)
     cluster.until("moves began", lambda: len(cluster.tables.moving) >= 4)
@@ -253,7 +253,7 @@ def test_w15_what_is_on_its_way_to_a_disk_that_fills_up_goes_elsewhere() -> None
     assert set(voters(cluster, "t")) == {3}
 
 
-def newcomers(cluster: Moving, group: int) -> set[int]:
+def newcomers(cluster: MovingCluster, group: int) -> set[int]:
     """Who is to hold it and does not vote yet."""
     there = {node_of(one) for one in cluster.configs[group].voters}
     return set(cluster.tables.partition(group).nodes) - there
@@ -263,7 +263,7 @@ def newcomers(cluster: Moving, group: int) -> set[int]:
 
 
 def test_a_drain_that_others_are_too_silent_for_is_refused() -> None:
-    cluster = Moving(4, t=4)
+    cluster = MovingCluster(4, t=4)
     cluster.kill(4)
     cluster.pass_time(1500)
     with pytest.raises(AssertionError, match=r"2 brokers .* 4 is silent.* too few for t"):
@@ -277,7 +277,7 @@ def test_a_drain_that_others_are_too_silent_for_is_refused() -> None:
 
 
 def test_w7_a_wiped_broker_that_is_being_drained_is_not_filled_first() -> None:
-    cluster = Moving(4, t=12)
+    cluster = MovingCluster(4, t=12)
     cluster.update("alter_cluster", settings={"moves_per_broker": 0})
     cluster.update("drain_broker", node=2)
     cluster.kill(2)
@@ -296,7 +296,7 @@ def test_w7_a_wiped_broker_that_is_being_drained_is_not_filled_first() -> None:
 
 
 def test_replicas_that_had_to_share_a_host_are_parted_when_they_can_be() -> None:
-    cluster = Moving(3, t=12)
+    cluster = MovingCluster(3, t=12)
     cluster.kill(3)
     twin = cluster.add(4)
     twin.host = "host-1"
@@ -311,7 +311,7 @@ def test_replicas_that_had_to_share_a_host_are_parted_when_they_can_be() -> None
     assert cluster.tables.counters.incarnation == before, "and there it ends"
 
 
-def shared(cluster: Moving) -> int:
+def shared(cluster: MovingCluster) -> int:
     """Partitions with two replicas on one host."""
     count = 0
     for topic in cluster.tables.topics.values():
@@ -326,7 +326,7 @@ def shared(cluster: Moving) -> int:
 
 def test_what_hangs_on_a_broker_is_named_before_it_is_removed() -> None:
     """Of three replicas one is away already: without another, there is no majority."""
-    cluster = Moving(4, t=12)
+    cluster = MovingCluster(4, t=12)
     cluster.update("create_topic", topic="two", partitions=8, replication=2)
     cluster.pass_time(1500)
     cluster.kill(1)
@@ -349,7 +349,7 @@ def test_founders_are_known_until_a_group_is_known_to_be_founded() -> None:
     """A broker is removed by force, and its groups may not be founded yet: those of them that are
     made later still found them, and others join.
     """
-    cluster = Moving(4)
+    cluster = MovingCluster(4)
     cluster.update("create_topic", topic="t", partitions=8)
     first = {one.group: list(one.replicas) for one in cluster.tables.topics["t"].partitions}
     cluster.kill(4)
@@ -370,7 +370,7 @@ def test_founders_are_known_until_a_group_is_known_to_be_founded() -> None:
 
 
 def test_a_client_can_not_say_what_is_stranded() -> None:
-    cluster = Moving(3)
+    cluster = MovingCluster(3)
     with pytest.raises(Exception, match="knows no argument stranded"):
         cluster.update("remove_broker", node=1, stranded=[1])
 
@@ -378,7 +378,7 @@ def test_a_client_can_not_say_what_is_stranded() -> None:
 @pytest.mark.parametrize("then", ["add", "undrain"])
 def test_who_was_to_get_the_only_copy_is_removed_by_force(then: str) -> None:
     """It is where it was, so it is not lost; but when nobody else can take it, it has to wait."""
-    cluster = Moving(2)
+    cluster = MovingCluster(2)
     cluster.update("create_topic", topic="single", partitions=6, replication=1)
     cluster.pass_time(3000)
     cluster.fills = False

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from support.moving import Moving
+from support.moving import MovingCluster
 
 from myqueue.daemons.manager.balancer.backoff import PAUSE_MS_MAX
 from myqueue.daemons.manager.heartbeats import DISK_TAKEOVER_SILENCE_MS
@@ -23,7 +23,7 @@ class Troubled:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.cluster = Moving(self.random.randint(3, 6), t=6, u=3)
+        self.cluster = MovingCluster(self.random.randint(3, 6), t=6, u=3)
         self.cluster.update("alter_cluster", settings={"replace_after_ms": 15_000})
         self.cluster.update("create_topic", topic="two", partitions=3, replication=2)
         for node, broker in self.cluster.brokers.items():
@@ -187,7 +187,7 @@ def test_whatever_happened_all_is_whole_in_the_end(seed: int) -> None:
     cluster.until("at rest again", lambda: is_quiet(cluster), 900_000)
 
 
-def is_quiet(cluster: Moving) -> bool:
+def is_quiet(cluster: MovingCluster) -> bool:
     """All is as it is wanted, and nobody wants anything else for a while."""
     if not cluster.is_settled():
         return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.manager_rig import Cluster
+from support.manager_rig import ManagerCluster
 
 from myqueue.daemons.manager.cluster_view import BROKER_SILENT_AFTER_MS
 from myqueue.daemons.manager.queries import PROBLEMS_MAX
@@ -11,7 +11,7 @@ from myqueue.problems import describe
 
 def test_of_many_problems_those_that_stop_somebody_are_told_first() -> None:
     """What is cut off must not be what a probe has to see."""
-    cluster = Cluster(brokers=2, managers=1)
+    cluster = ManagerCluster(brokers=2, managers=1)
     cluster.update("create_topic", topic="orders", partitions=PROBLEMS_MAX + 1)
     cluster.update("create_topic", topic="stopped", partitions=1)
     cluster.lead_all()
@@ -32,7 +32,7 @@ def test_of_many_problems_those_that_stop_somebody_are_told_first() -> None:
 
 def test_of_a_partition_without_a_leader_those_are_named_that_can_not_vote() -> None:
     """Of two copies one lost entries, and the other one stepped down: nobody is silent."""
-    cluster = Cluster(brokers=2, managers=1)
+    cluster = ManagerCluster(brokers=2, managers=1)
     cluster.update("create_topic", topic="orders", partitions=1, replication=2)
     cluster.lead_all()
     group = cluster.tables.topics["orders"].partitions[0].group
@@ -51,7 +51,7 @@ def test_of_a_partition_without_a_leader_those_are_named_that_can_not_vote() -> 
 
 def test_who_was_killed_is_silent_at_once() -> None:
     """Its connection ended, though its last beat was a moment ago."""
-    cluster = Cluster(brokers=3)
+    cluster = ManagerCluster(brokers=3)
     cluster.update("create_topic", topic="orders", partitions=3)
     cluster.lead_all()
     for node in (2, 3):

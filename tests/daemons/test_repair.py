@@ -16,16 +16,16 @@ from support.damage_rig import (
     OTHER,
     SCRUB,
     damage,
-    filled,
+    damage_and_notice,
     follower,
-    forget,
-    lose,
-    mended,
+    forget_entries_in_memory,
+    is_stored,
     payloads,
     place_of,
-    stored,
+    wait_until_repaired,
+    write_segments,
 )
-from support.engine_rig import Net, Node
+from support.engine_rig import EngineNet, Node
 
 from myqueue import errors
 from myqueue.daemons.manager.cluster_view import REPORTED_ROWS_MAX
@@ -48,13 +48,13 @@ from myqueue.wal.space.evacuate import Evacuation
 @pytest.mark.parametrize("header", [False, True])
 def test_the_scrubber_finds_a_bit_in_data_at_rest(tmp_path: Path, header: bool) -> None:
     """W16, W21: nobody reads it; it is found, and comes back from the peers."""
-    with Net(tmp_path, 3, CONFIG) as net:
-        filled(net)
+    with EngineNet(tmp_path, 3, CONFIG) as net:
+        write_segments(net)
         node = follower(net)
         path = damage(node, header=header)
         assert path != place_of(node, 80)[0], "it is in a sealed segment"
         node.engine.scrub_bytes_per_s = SCRUB
-        mended(net, node, path)
+        wait_until_repaired(net, node, path)
         assert (
             node.engine.repair.repaired_segments == type(node.engine.repair.repaired_segments)()
         )  # a new process
@@ -62,8 +62,8 @@ def test_the_scrubber_finds_a_bit_in_data_at_rest(tmp_path: Path, header: bool) 
 
 def test_what_a_read_finds_is_not_told_and_comes_back(tmp_path: Path) -> None:
     """W16: who reads is told to come again, never the bytes."""
-    with Net(tmp_path, 3, CONFIG) as net:
-        filled(net)
+    with EngineNet(tmp_path, 3, CONFIG) as net:
+        write_segments(net)
         node = follower(net)
         before, path = payloads(node), damage(node)
         with pytest.raises(errors.NotReady):
@@ -73,20 +73,20 @@ def test_what_a_read_finds_is_not_told_and_comes_back(tmp_path: Path) -> None:
         net.until("back", lambda: not node.engine.repair.damaged_segments, 6000)
         assert node.engine.counts["entries_repaired_total"] == 1
         assert payloads(node) == before
-        mended(net, node, path)
+        wait_until_repaired(net, node, path)
 
 
 @pytest.mark.parametrize("header", [False, True])
 def test_in_the_open_segment(tmp_path: Path, header: bool) -> None:
     """Nothing follows what is bad: the segment is sealed before its time."""
-    with Net(tmp_path, 3, CONFIG) as net:
-        filled(net)
+    with EngineNet(tmp_path, 3, CONFIG) as net:
+        write_segments(net)
         node = follower(net)
         last = node.replica(GROUP).node.log.last_index
         path = damage(node, last, header=header)
         assert node.log.journal.end[0] == place_of(node, last)[1].segment
         node.engine.scrub_bytes_per_s = SCRUB
-        mended(net, node, path)
+        wait_until_repaired(net, node, path)
         net.write(5, GROUP)
 
 
@@ -94,8 +94,8 @@ def test_in_the_open_segment(tmp_path: Path, header: bool) -> None:
 @pytest.mark.parametrize("end", ["open", "sealed"])
 def test_found_on_start(tmp_path: Path, header: bool, end: str) -> None:
     """R2, W5: what the store knows of a bad place is not lost; its group alone is lacking."""
-    with Net(tmp_path, 3, CONFIG) as net:
-        filled(net)
+    with EngineNet(tmp_path, 3, CONFIG) as net:
+        write_segments(net)
         node = follower(net)
         index = LOST if end == "sealed" else node.replica(GROUP).node.log.last_index
         node.close()
@@ -110,13 +110,13 @@ def test_found_on_start(tmp_path: Path, header: bool, end: str) -> None:
             assert node.replica(OTHER).node.health.votes
         net.cut = set()
         node.engine.scrub_bytes_per_s = SCRUB
-        mended(net, node, path)
+        wait_until_repaired(net, node, path)
 
 
 def test_segments_that_wait_for_room_are_not_scrubbed(tmp_path: Path) -> None:
     """W15: what is to be written stands in segments whose files can't be made so far."""
-    with Net(tmp_path, 3, CONFIG) as net:
-        filled(net)
+    with EngineNet(tmp_path, 3, CONFIG) as net:
+        write_segments(net)
         node = follower(net)
         journal, scrubbing = node.log.journal, node.engine.repair.scrub_pace
         first = min(journal.segments)
@@ -130,23 +130,23 @@ def test_segments_that_wait_for_room_are_not_scrubbed(tmp_path: Path) -> None:
 
 def test_a_whole_segment_that_is_gone(tmp_path: Path) -> None:
     """The index knows what stood there; all of it comes from the peers, for all groups."""
-    with Net(tmp_path, 3, CONFIG) as net:
-        filled(net)
+    with EngineNet(tmp_path, 3, CONFIG) as net:
+        write_segments(net)
         node = follower(net)
         path, _ = place_of(node, LOST)
         path.unlink()
         node.log.files._forget(path.name)
         node.engine.scrub_bytes_per_s = SCRUB
-        mended(net, node, path)
+        wait_until_repaired(net, node, path)
 
 
 def test_entries_in_memory_are_written_again_at_once(tmp_path: Path) -> None:
-    with Net(tmp_path, 3, CONFIG) as net:
-        filled(net)
+    with EngineNet(tmp_path, 3, CONFIG) as net:
+        write_segments(net)
         net.write(3, GROUP)
         forget_not = follower(net)
         last = forget_not.replica(GROUP).node.log.last_index
-        net.until("stored", lambda: stored(forget_not))
+        net.until("stored", lambda: is_stored(forget_not))
         net.cut = {(n, forget_not.number) for n in net.nodes}
         path = damage(forget_not, last)
         forget_not.engine.scrub_bytes_per_s = SCRUB
@@ -157,19 +157,19 @@ def test_entries_in_memory_are_written_again_at_once(tmp_path: Path) -> None:
             6000,
         )
         net.cut = set()
-        mended(net, forget_not, path)
+        wait_until_repaired(net, forget_not, path)
 
 
 def test_who_lacks_something_neither_votes_nor_counts(tmp_path: Path) -> None:
     """R2: with one of three lacking and one silent, nothing is committed any more."""
-    with Net(tmp_path, 3, CONFIG) as net:
-        filled(net)
+    with EngineNet(tmp_path, 3, CONFIG) as net:
+        write_segments(net)
         leader, node = net.leader(GROUP), follower(net)
         third = next(one for one in net.nodes.values() if one not in (leader, node))
         damage(leader)
         damage(third)
         net.cut = {(third.number, node.number), (node.number, third.number)}
-        lose(net, [node])  # the leader can't help
+        damage_and_notice(net, [node])  # the leader can't help
         for _ in range(20):
             net.turn()
         net.cut |= {(third.number, leader.number), (leader.number, third.number)}
@@ -183,14 +183,14 @@ def test_who_lacks_something_neither_votes_nor_counts(tmp_path: Path) -> None:
 
 def test_a_leader_that_lacks_something_does_not_count_itself(tmp_path: Path) -> None:
     """R2: it goes on leading for the moments that it takes, but two others have to have it."""
-    with Net(tmp_path, 3, CONFIG) as net:
-        filled(net)
+    with EngineNet(tmp_path, 3, CONFIG) as net:
+        write_segments(net)
         leader, node = net.leader(GROUP), follower(net)
         third = next(one for one in net.nodes.values() if one not in (leader, node))
-        net.cut = {(a, b) for a, b in net.ways() if third.number in (a, b)}
+        net.cut = {(a, b) for a, b in net.directions() if third.number in (a, b)}
         gives = node.engine.repair.serve_entries
         node.engine.repair.serve_entries = lambda ask: None  # type: ignore[method-assign]
-        lose(net, [leader])
+        damage_and_notice(net, [leader])
         replica = leader.replica(GROUP)
         before, last = replica.node.commit_index, replica.node.log.last_index
         leader.engine.propose(replica, [t.Proposal(1, 1, t.DATA, bytes(100))])
@@ -206,13 +206,13 @@ def test_a_leader_that_lacks_something_does_not_count_itself(tmp_path: Path) -> 
 
 def test_the_same_entry_lost_on_a_majority(tmp_path: Path) -> None:
     """The partition stops and says why; the other one goes on; it goes on when one has it."""
-    with Net(tmp_path, 3, CONFIG) as net:
-        filled(net)
+    with EngineNet(tmp_path, 3, CONFIG) as net:
+        write_segments(net)
         ends = {}
         third = follower(net)
         rest = [one for one in net.nodes.values() if one is not third]
         third.close()
-        lose(net, rest)
+        damage_and_notice(net, rest)
 
         def stands() -> bool:
             return not any(one.replica(GROUP).is_leader for one in rest)
@@ -246,8 +246,8 @@ def test_the_same_entry_lost_on_a_majority(tmp_path: Path) -> None:
 
 
 def test_a_leader_hands_over_what_it_lacks_for_long(tmp_path: Path) -> None:
-    with Net(tmp_path, 3, CONFIG) as net:
-        filled(net)
+    with EngineNet(tmp_path, 3, CONFIG) as net:
+        write_segments(net)
         leader = net.leader(GROUP)
         rest = [one for one in net.nodes.values() if one is not leader]
         asked = {(one.number, leader.number) for one in rest}
@@ -264,12 +264,12 @@ def test_a_leader_hands_over_what_it_lacks_for_long(tmp_path: Path) -> None:
 
 def test_a_wrong_entry_is_not_taken(tmp_path: Path) -> None:
     """Whatever a peer says, it is the one that was lost or nothing."""
-    with Net(tmp_path, 3, CONFIG) as net:
-        filled(net)
+    with EngineNet(tmp_path, 3, CONFIG) as net:
+        write_segments(net)
         node, leader = follower(net), net.leader(GROUP)
         entry = leader.replica(GROUP).read(LOST, LOST, 1)[0]
         net.cut = {(n, node.number) for n in net.nodes}
-        lose(net, [node])
+        damage_and_notice(net, [node])
         ours, theirs = node.replica(GROUP).replica_id, leader.replica(GROUP).replica_id
         wrong = (*entry[:7], bytes(len(entry[t.PAYLOAD]) - 1) + b"y")
         node.engine.repair.receive_entry(packets.EntryReply(GROUP, theirs, ours, 1, wrong))
@@ -281,12 +281,12 @@ def test_a_wrong_entry_is_not_taken(tmp_path: Path) -> None:
 
 def test_an_entry_that_retention_took_is_not_taken(tmp_path: Path) -> None:
     """R6: appended behind the START it would be the first of the log again, after a restart."""
-    with Net(tmp_path, 3, CONFIG) as net:
-        filled(net)
+    with EngineNet(tmp_path, 3, CONFIG) as net:
+        write_segments(net)
         node, leader = follower(net), net.leader(GROUP)
         entry = leader.replica(GROUP).read(LOST, LOST, 1)[0]
         net.cut = {(n, node.number) for n in net.nodes}
-        lose(net, [node])
+        damage_and_notice(net, [node])
         replica = node.replica(GROUP)
         assert node.engine.starts.move(replica, LOST + 1)
         theirs = leader.replica(GROUP).replica_id
@@ -294,7 +294,7 @@ def test_an_entry_that_retention_took_is_not_taken(tmp_path: Path) -> None:
             packets.EntryReply(GROUP, theirs, replica.replica_id, 1, entry)
         )
         assert node.engine.counts["entries_repaired_total"] == 0
-        net.until("on disk", lambda: stored(node))
+        net.until("on disk", lambda: is_stored(node))
         node.close()
         node.open()
         assert node.replica(GROUP).node.log.first_index == LOST + 1
@@ -302,8 +302,8 @@ def test_an_entry_that_retention_took_is_not_taken(tmp_path: Path) -> None:
 
 def test_a_beat_tells_of_no_more_damage_than_managers_hear(tmp_path: Path) -> None:
     """Of a beat that is malformed they take nothing, and the broker counts as silent."""
-    with Net(tmp_path, 3, CONFIG) as net:
-        filled(net)
+    with EngineNet(tmp_path, 3, CONFIG) as net:
+        write_segments(net)
         node = follower(net)
         repair, log = node.engine.repair, node.log
         lacking = repair.lost_entries[GROUP] = LostEntries(0)
@@ -324,8 +324,8 @@ def test_a_beat_tells_of_no_more_damage_than_managers_hear(tmp_path: Path) -> No
 
 def test_what_is_asked_of_whom(tmp_path: Path) -> None:
     """Nobody but members is given anything, and nothing that is not on disk."""
-    with Net(tmp_path, 3, CONFIG) as net:
-        filled(net)
+    with EngineNet(tmp_path, 3, CONFIG) as net:
+        write_segments(net)
         leader = net.leader(GROUP).engine
         sent: list[object] = []
         leader.send_repair_messages = sent.append  # type: ignore[method-assign,assignment]
@@ -337,7 +337,7 @@ def test_what_is_asked_of_whom(tmp_path: Path) -> None:
                 packets.EntriesRequest(GROUP, who, replica.replica_id, 1, at)
             )
 
-        net.cut = set(net.ways())
+        net.cut = set(net.directions())
         leader.propose(replica, [t.Proposal(1, 1, t.DATA, bytes(100))])
         log, at = replica.node.log, replica.node.commit_index + 1
         net.until("on the own disk alone", lambda: log.persisted_index == at, 40)
@@ -374,8 +374,8 @@ def test_a_bit_in_the_last_records_stops_nobody_for_long(tmp_path: Path) -> None
     With all others there that takes a handover. With one of them away nothing is written, as two of
     three may not know what was promised; and it goes on as soon as that one is back.
     """
-    with Net(tmp_path, 3, CONFIG) as net:
-        filled(net)
+    with EngineNet(tmp_path, 3, CONFIG) as net:
+        write_segments(net)
         leader, node = net.leader(GROUP), follower(net, GROUP)
         third = next(one for one in net.nodes.values() if one not in (leader, node))
         for away in (False, True):
@@ -394,13 +394,13 @@ def test_a_bit_in_the_last_records_stops_nobody_for_long(tmp_path: Path) -> None
             assert net.clock.now - since <= 5000
             for group in (GROUP, OTHER):
                 net.write(2, group)
-            forget(net)
+            forget_entries_in_memory(net)
             node.close()
             node.open()
             net.until("whole", lambda: not waits(node), 500)
 
 
-def spoil_the_end(net: Net, node: Node) -> None:
+def spoil_the_end(net: EngineNet, node: Node) -> None:
     """It stops while it writes, and a bit turns in what it wrote last."""
     leader = net.leader(GROUP)
     for _ in range(50):

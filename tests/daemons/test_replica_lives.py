@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from support.engine_rig import GROUP, Net, Node
+from support.engine_rig import GROUP, EngineNet, Node
 
 from myqueue import errors
 from myqueue.daemons.broker import reconcile_members as module
@@ -22,7 +22,7 @@ from myqueue.wire import protocol
 CONFIG = JournalConfig(segment_bytes=1 << 20, soft_limit_bytes=0)
 
 
-def change(net: Net, voters: list[int], learners: list[int]) -> None:
+def change(net: EngineNet, voters: list[int], learners: list[int]) -> None:
     """Until it is committed."""
     wanted = t.Config(tuple(voters), tuple(learners))
 
@@ -48,7 +48,7 @@ def join(node: Node, incarnation: int, others: list[int]) -> Replica:
     return node.engine.create(GROUP, own, others, [own], about)
 
 
-def is_filled(net: Net, node: Node) -> bool:
+def is_filled(net: EngineNet, node: Node) -> bool:
     leader = net.leader().replica().node
     return bool(node.replica().node.log.persisted_index >= leader.commit_index)
 
@@ -67,15 +67,15 @@ A, B, C, D = (t.replica_id(node, 1) for node in (1, 2, 3, 4))
 
 
 @pytest.fixture
-def net(tmp_path: Path) -> Iterator[Net]:
-    with Net(tmp_path, 4, CONFIG) as made:
+def net(tmp_path: Path) -> Iterator[EngineNet]:
+    with EngineNet(tmp_path, 4, CONFIG) as made:
         for number in (1, 2, 3):
             made.nodes[number].create(GROUP, [1, 2, 3])
         made.write(50, size=2000)
         yield made
 
 
-def test_p4_r18_a_replica_joins_is_filled_and_votes(net: Net) -> None:
+def test_p4_r18_a_replica_joins_is_filled_and_votes(net: EngineNet) -> None:
     change(net, [A, B, C], [D])
     fourth = net.nodes[4]
     made = join(fourth, 1, [A, B, C])
@@ -96,7 +96,7 @@ def test_p4_r18_a_replica_joins_is_filled_and_votes(net: Net) -> None:
     net.until("it knows all", lambda: messages(fourth) == 50 + 3 * 5)
 
 
-def test_w11_w13_a_group_is_made_again_when_its_removal_is_on_disk(net: Net) -> None:
+def test_w11_w13_a_group_is_made_again_when_its_removal_is_on_disk(net: EngineNet) -> None:
     """Reports and saved state of the old replica would be taken for the new one's."""
     third = net.nodes[3]
     net.until("another leads", lambda: net.leader().number != 3 or hand_over(net))
@@ -136,7 +136,7 @@ def test_w11_w13_a_group_is_made_again_when_its_removal_is_on_disk(net: Net) -> 
     net.until("it has applied all", lambda: same_state(net, 1, 3))
 
 
-def test_an_end_and_a_start_leave_nothing_applied_without_a_hint(net: Net) -> None:
+def test_an_end_and_a_start_leave_nothing_applied_without_a_hint(net: EngineNet) -> None:
     """Readers of the segments know by hints alone what is committed."""
     leader = net.leader()
     net.write(3)
@@ -150,13 +150,13 @@ def test_an_end_and_a_start_leave_nothing_applied_without_a_hint(net: Net) -> No
     net.until("it has it too", lambda: leader.replica().node.applied_index == last)
     leader.log.journal.commit_hint = lambda *_: 0  # type: ignore[method-assign, assignment]
     leader.restart()
-    net.cut = set(net.ways())
+    net.cut = set(net.directions())
     assert hinted(leader) < leader.replica().node.applied_index == last
     net.until("it has a hint", lambda: hinted(leader) == last)
 
 
 def test_r15_r16_members_that_a_start_learned_from_the_log_are_saved_as_well(
-    net: Net, tmp_path: Path
+    net: EngineNet, tmp_path: Path
 ) -> None:
     """Else the start after that one knows the members of before: the log is read from behind it."""
     third, old = net.nodes[3], tmp_path / "old"
@@ -181,7 +181,9 @@ def test_r15_r16_members_that_a_start_learned_from_the_log_are_saved_as_well(
     assert third.replica().node.config == with_learner
 
 
-def test_p4_r24_a_group_is_written_though_the_one_that_should_lead_it_can_not(net: Net) -> None:
+def test_p4_r24_a_group_is_written_though_the_one_that_should_lead_it_can_not(
+    net: EngineNet,
+) -> None:
     """Its disk stands still, and it has everything: it is not asked all the time."""
     leader = net.leader()
     others = [t.replica_id(one, 1) for one in (1, 2, 3) if one != leader.number]
@@ -204,7 +206,7 @@ def test_p4_r24_a_group_is_written_though_the_one_that_should_lead_it_can_not(ne
 
 
 def test_who_does_not_take_over_holds_up_no_other_group(
-    net: Net, monkeypatch: pytest.MonkeyPatch
+    net: EngineNet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P4: a broker that is drained may lead more groups than are looked at in one go."""
     monkeypatch.setattr(module, "STEPS_PER_CHECK_MAX", 1)
@@ -224,12 +226,12 @@ def saved_index(node: Node) -> int:
         return int(view.applied_index(GROUP))
 
 
-def same_state(net: Net, *numbers: int) -> bool:
+def same_state(net: EngineNet, *numbers: int) -> bool:
     states = {net.nodes[n].replica().machine.snapshot() for n in numbers}
     return len(states) == 1
 
 
-def hand_over(net: Net) -> bool:
+def hand_over(net: EngineNet) -> bool:
     leader = net.leader()
     try:
         leader.engine.transfer(leader.replica(), 1)
@@ -238,7 +240,7 @@ def hand_over(net: Net) -> bool:
     return False
 
 
-def test_r2_a_replica_that_can_not_be_opened_is_removed_and_made_anew(net: Net) -> None:
+def test_r2_a_replica_that_can_not_be_opened_is_removed_and_made_anew(net: EngineNet) -> None:
     third = net.nodes[3]
     net.until("another leads", lambda: net.leader().number != 3 or hand_over(net))
     third.close()
@@ -267,7 +269,7 @@ def lose_the_log(folder: Path) -> None:
 
 def test_r24_who_hands_over_does_so_to_one_that_is_there(tmp_path: Path) -> None:
     """Nothing was written since a follower died: it has as much of the log as the other one."""
-    with Net(tmp_path, 3, CONFIG) as net:
+    with EngineNet(tmp_path, 3, CONFIG) as net:
         net.create()
         leader = net.leader()
         first, second = sorted(set(net.nodes) - {leader.number})

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import zmq
-from support.engine_rig import Net
+from support.engine_rig import EngineNet
 from support.processes import free_ports
 
 from myqueue import errors
@@ -26,7 +26,7 @@ NUMBER = ("broker", 2)
 class Door:
     """A daemon's loop, turned by hand; its clock stands between turns."""
 
-    def __init__(self, net: Net) -> None:
+    def __init__(self, net: EngineNet) -> None:
         client, self.port = free_ports(2)
         self.net, self.engine = net, net.nodes[1].engine
         greeting = self.greeting(1, 1)
@@ -88,7 +88,7 @@ class Door:
 
 @pytest.fixture
 def door(tmp_path: Path) -> Iterator[Door]:
-    with Net(tmp_path, 1, CONFIG) as net:
+    with EngineNet(tmp_path, 1, CONFIG) as net:
         made = Door(net)
         yield made
         made.close()

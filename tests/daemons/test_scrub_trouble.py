@@ -10,7 +10,7 @@ import pytest
 from support import damage_rig as kit
 from support import wal_logs
 from support.damage_rig import GROUP
-from support.engine_rig import Net
+from support.engine_rig import EngineNet
 
 from myqueue.wal import format as f
 from myqueue.wal.space.evacuate import Evacuation
@@ -18,8 +18,8 @@ from myqueue.wal.space.evacuate import Evacuation
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM])
 def test_the_scrubber_comes_again(tmp_path: Path, number: int) -> None:
-    with Net(tmp_path, 3, kit.CONFIG) as net:
-        kit.filled(net)
+    with EngineNet(tmp_path, 3, kit.CONFIG) as net:
+        kit.write_segments(net)
         node = net.nodes[1]
         scrubbing, files = node.engine.repair.scrub_pace, node.log.files
         read, left = files.read, [20]
@@ -40,8 +40,8 @@ def test_the_scrubber_comes_again(tmp_path: Path, number: int) -> None:
 
 
 def test_what_is_damaged_is_not_judged_then(tmp_path: Path) -> None:
-    with Net(tmp_path, 3, kit.CONFIG) as net:
-        kit.filled(net)
+    with EngineNet(tmp_path, 3, kit.CONFIG) as net:
+        kit.write_segments(net)
         node = kit.follower(net, GROUP)
         path = kit.damage(node)
         number = int(path.name.split("-")[0])
@@ -63,7 +63,7 @@ def test_the_last_mark_of_a_log_is_looked_at_as_well(tmp_path: Path) -> None:
     """Behind it nothing proves that it was synced, but its daemon knows: of one that holds nothing
     it may be all there is in the newest segment. Found by the nemesis.
     """
-    with Net(tmp_path, 3, kit.CONFIG) as net:
+    with EngineNet(tmp_path, 3, kit.CONFIG) as net:
         node = net.nodes[1]
         net.until("its start is noted", lambda: node.log.journal.persisted_at[0])
         records = list(wal_logs.records(node.folder / "wal"))
@@ -78,13 +78,13 @@ def test_the_last_mark_of_a_log_is_looked_at_as_well(tmp_path: Path) -> None:
 
 def test_synced_writes_that_read_as_zeros_are_lost_ones(tmp_path: Path) -> None:
     """W16: by itself the log looks as if it ended there. Its daemon knows that there was more."""
-    with Net(tmp_path, 3, kit.CONFIG) as net:
-        kit.filled(net)
+    with EngineNet(tmp_path, 3, kit.CONFIG) as net:
+        kit.write_segments(net)
         node = kit.follower(net)
         for _ in range(3):
             net.write(1, GROUP, size=100)
-        net.settled(GROUP)
-        kit.forget(net)
+        net.wait_until_settled(GROUP)
+        kit.forget_entries_in_memory(net)
         before = kit.payloads(node)
         path, row = kit.place_of(node, node.replica(GROUP).node.log.last_index - 1)
         batches = [

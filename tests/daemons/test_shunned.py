@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.moving import Moving
+from support.moving import MovingCluster
 
 from myqueue.daemons.broker.reconcile_members import MemberStatus
 from myqueue.daemons.manager.balancer.backoff import Backoff
@@ -11,14 +11,14 @@ from myqueue.daemons.raft.types import Config, node_of
 MINUTE = 60_000
 
 
-def unreached(cluster: Moving) -> list[int]:
+def unreached(cluster: MovingCluster) -> list[int]:
     found = cluster.read("problems")["problems"]
     return [one["node"] for one in found if one["problem"] == "unreached"]
 
 
 def test_w15_a_disk_that_is_too_small_is_not_filled_again_and_again() -> None:
     """What was called off leaves room behind, and the fewest replicas: it looks like the best."""
-    cluster = Moving(3, t=12)
+    cluster = MovingCluster(3, t=12)
     small = cluster.add(4)
     drawn = []
     for _ in range(600):
@@ -36,7 +36,7 @@ def test_what_a_leader_does_not_reach_is_left_alone_and_told() -> None:
     """Managers hear it, so it lives, and has the fewest replicas. Without a word a drain would
     never end, and nothing would be evened out.
     """
-    cluster = Moving(4, t=30)
+    cluster = MovingCluster(4, t=30)
     cluster.unreached = {5}
     cluster.add(5)
     cluster.pass_time(10_000)
@@ -55,7 +55,7 @@ def test_what_a_leader_does_not_reach_is_left_alone_and_told() -> None:
 
 def test_a_new_replica_that_is_no_member_yet_is_owed_nothing() -> None:
     """Its predecessor may not go before another one is whole, so nobody speaks to it so far."""
-    cluster = Moving(3, t=12)
+    cluster = MovingCluster(3, t=12)
     standing, slow = cluster._statuses, {3}
 
     def catching_up(group: int, config: Config) -> dict[int, MemberStatus]:
@@ -91,7 +91,7 @@ def test_pauses_grow_within_a_day_and_end_with_the_trouble() -> None:
 
 
 def test_who_comes_back_with_another_address_begins_anew() -> None:
-    cluster = Moving(4, t=30)
+    cluster = MovingCluster(4, t=30)
     cluster.unreached = {5}
     cluster.add(5)
     cluster.until("told", lambda: unreached(cluster), 2 * MINUTE)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support import wal_logs
-from support.engine_rig import GROUP, Net, Node
+from support.engine_rig import GROUP, EngineNet, Node
 
 from myqueue.daemons.partition.machine import start_command
 from myqueue.daemons.raft import types as t
@@ -19,7 +19,7 @@ from myqueue.wal.config import JournalConfig
 CONFIG = JournalConfig(segment_bytes=4 << 20, soft_limit_bytes=0, reserve_bytes=0)
 
 
-def move(net: Net, index: int) -> None:
+def move(net: EngineNet, index: int) -> None:
     """As a leader does it whose retention says so: messages before this entry may go."""
     leader = net.leader()
     replica = leader.replica()
@@ -35,7 +35,7 @@ def first_index(node: Node) -> int:
     return node.replica().node.log.first_index
 
 
-def others(net: Net, node: Node) -> list[Node]:
+def others(net: EngineNet, node: Node) -> list[Node]:
     return [one for one in net.nodes.values() if one is not node]
 
 
@@ -43,7 +43,7 @@ def test_each_replica_cuts_its_log_behind_a_snapshot(tmp_path: Path) -> None:
     """R20, W20: all of them, and at the same place; whatever of the log a crash leaves, the state
     before a START reaches it.
     """
-    with Net(tmp_path, 3, CONFIG) as net:
+    with EngineNet(tmp_path, 3, CONFIG) as net:
         net.create()
         net.write(30)
         move(net, 12)
@@ -72,7 +72,7 @@ def test_each_replica_cuts_its_log_behind_a_snapshot(tmp_path: Path) -> None:
 
 def test_what_is_cut_is_not_missed_by_a_rebuild(tmp_path: Path) -> None:
     """W20: with and without the store."""
-    with Net(tmp_path, 1, CONFIG) as net:
+    with EngineNet(tmp_path, 1, CONFIG) as net:
         net.create()
         net.write(30)
         move(net, 20)
@@ -95,7 +95,7 @@ def test_a_log_that_is_being_filled_waits(tmp_path: Path, monkeypatch: pytest.Mo
     """R19, R20: the leader's log begins before its machine's start, as its cut is put off. Who was
     away gets state and log, and cuts its own when it has as much as it applied.
     """
-    with Net(tmp_path, 3, CONFIG) as net:
+    with EngineNet(tmp_path, 3, CONFIG) as net:
         net.create()
         net.write(30)
         leader = net.leader()
@@ -112,13 +112,13 @@ def test_a_log_that_is_being_filled_waits(tmp_path: Path, monkeypatch: pytest.Mo
             net.until("the state", lambda: ours.machine.start_index == 420)
             assert first_index(away) == 300
         net.until("all of it", lambda: first_index(away) == 420)
-        net.settled()
+        net.wait_until_settled()
         assert ours.machine.snapshot() == leader.replica().machine.snapshot()
         net.until("the leader's cut", lambda: first_index(leader) == 420)
 
 
 def test_a_large_state_waits_until_the_cut_is_worth_it(tmp_path: Path) -> None:
-    with Net(tmp_path, 1, CONFIG) as net:
+    with EngineNet(tmp_path, 1, CONFIG) as net:
         net.create()
         net.write(50)
         node = net.nodes[1]
@@ -141,7 +141,7 @@ def test_a_large_state_waits_until_the_cut_is_worth_it(tmp_path: Path) -> None:
 
 def test_half_a_snapshot_does_not_hold_segments(tmp_path: Path) -> None:
     """W12: a crash left the first parts of one; the next start puts another in its place."""
-    with Net(tmp_path, 1, CONFIG) as net:
+    with EngineNet(tmp_path, 1, CONFIG) as net:
         net.create()
         net.write(5)
         node = net.nodes[1]
@@ -156,7 +156,7 @@ def test_half_a_snapshot_does_not_hold_segments(tmp_path: Path) -> None:
 
 def test_a_start_that_moves_while_a_follower_asks_is_no_trouble(tmp_path: Path) -> None:
     """What it asked for is gone, not unreadable: nobody hands over, and it gets a snapshot."""
-    with Net(tmp_path, 3, CONFIG) as net:
+    with EngineNet(tmp_path, 3, CONFIG) as net:
         net.create()
         net.write(30)
         move(net, 12)
@@ -166,13 +166,13 @@ def test_a_start_that_moves_while_a_follower_asks_is_no_trouble(tmp_path: Path) 
         leader.engine._catch_up.fetch(t.Fetch(GROUP, follower, 5, 8))
         assert not leader.engine.refused
         assert not leader.engine.counts["peer_fetches_failed_total"]
-        net.settled()
+        net.wait_until_settled()
         assert net.leader() is leader
 
 
 def test_what_could_not_be_read_for_a_follower_is_not_said_for_ever(tmp_path: Path) -> None:
     """Who handed over because of it is not asked again."""
-    with Net(tmp_path, 3, CONFIG) as net:
+    with EngineNet(tmp_path, 3, CONFIG) as net:
         net.create()
         net.write(30)
         leader = net.leader()

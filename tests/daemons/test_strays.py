@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from support.manager_rig import Cluster, FakeBroker
-from support.moving import Moving
+from support.manager_rig import FakeBroker, ManagerCluster
+from support.moving import MovingCluster
 
 from myqueue.daemons.manager.broker_orders import STRAY_CHECK_INTERVAL_MS
 from myqueue.daemons.metadata.machine import pack_command
@@ -14,12 +14,12 @@ from myqueue.daemons.raft.types import COMMAND, Proposal
 MINUTE = 60_000
 
 
-def strays(cluster: Cluster) -> list[Any]:
+def strays(cluster: ManagerCluster) -> list[Any]:
     found = cluster.read("problems")["problems"]
     return [(one["node"], one["group"]) for one in found if one["problem"] == "stray-group"]
 
 
-def cut_off_while_a_topic_went(cluster: Cluster) -> FakeBroker:
+def cut_off_while_a_topic_went(cluster: ManagerCluster) -> FakeBroker:
     """The leader deleted it and saw it go meanwhile; here both is applied in one turn."""
     cluster.update("create_topic", topic="orders")
     cluster.live(1500)
@@ -36,7 +36,7 @@ def cut_off_while_a_topic_went(cluster: Cluster) -> FakeBroker:
 
 
 def test_a_manager_that_was_cut_off_hears_what_is_not_there_any_more() -> None:
-    cluster = Cluster(brokers=1)
+    cluster = ManagerCluster(brokers=1)
     broker = cut_off_while_a_topic_went(cluster)
     broker.groups.clear()
     assert strays(cluster), "as far as it knows"
@@ -45,7 +45,7 @@ def test_a_manager_that_was_cut_off_hears_what_is_not_there_any_more() -> None:
 
 
 def test_w6_what_nobody_knows_stays_and_is_told() -> None:
-    cluster = Cluster(brokers=1)
+    cluster = ManagerCluster(brokers=1)
     broker = cut_off_while_a_topic_went(cluster)
     (group,) = broker.groups
     asked = 0
@@ -57,7 +57,7 @@ def test_w6_what_nobody_knows_stays_and_is_told() -> None:
 
 
 def test_who_was_removed_has_no_strays() -> None:
-    cluster = Moving(4, t=6)
+    cluster = MovingCluster(4, t=6)
     cluster.kill(2)
     cluster.pass_time(1500)
     cluster.update("remove_broker", node=2, force=True)
@@ -69,7 +69,7 @@ def test_who_was_removed_has_no_strays() -> None:
 
 def test_nobody_waits_for_replicas_of_a_broker_that_was_removed() -> None:
     """Of some partitions it had the only copy, so they were not moved; their topic went later."""
-    cluster = Moving(4)
+    cluster = MovingCluster(4)
     cluster.update("create_topic", topic="single", partitions=8, replication=1)
     cluster.pass_time(1500)
     cluster.kill(2)

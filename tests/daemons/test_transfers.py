@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.engine_rig import Net
-from support.manager_rig import Cluster
+from support.engine_rig import EngineNet
+from support.manager_rig import ManagerCluster
 
 from myqueue import errors
 from myqueue.daemons.manager.balancer.controller import LEADER_ALIVE_MS_MIN, TRANSFER_RETRY_MS
@@ -18,7 +18,7 @@ CONFIG = JournalConfig(segment_bytes=4 << 20, soft_limit_bytes=0)
 
 def test_nobody_waits_for_one_who_has_to_catch_up(tmp_path: Path) -> None:
     """While leadership is handed over nothing is taken; so it is not begun too early."""
-    with Net(tmp_path, 3, CONFIG) as net:
+    with EngineNet(tmp_path, 3, CONFIG) as net:
         net.create()
         net.write(5)
         leader = net.leader()
@@ -47,7 +47,7 @@ def test_nobody_waits_for_one_who_has_to_catch_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_a_disk_that_is_to_be_filled_leads_nothing(is_lost: bool) -> None:
     """Its old replicas count as voters until the new ones are there."""
-    cluster = Cluster(brokers=3)
+    cluster = ManagerCluster(brokers=3)
     cluster.live(LEADER_ALIVE_MS_MIN + 600)
     cluster.update("create_topic", topic="t", partitions=24)
     cluster.beat_all()

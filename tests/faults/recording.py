@@ -38,7 +38,7 @@ class Rest(NamedTuple):
     moment: Moment
     watermark: Watermark
     groups: Groups
-    settled: bool
+    wait_until_settled: bool
 
 
 class Recording:

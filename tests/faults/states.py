@@ -167,7 +167,7 @@ def flip(oracle: Oracle, number: int) -> str:
 def flip_early(oracle: Oracle, number: int) -> str:
     """Where the last write has no mark behind it yet, mostly near its end."""
     rng = _rng(oracle, "flip-early", number)
-    rests = [rest for rest in oracle.recording.rests if not rest.settled]
+    rests = [rest for rest in oracle.recording.rests if not rest.wait_until_settled]
     if not rests:
         return flip(oracle, number)
     rest = rng.choice(rests)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from flask import Flask
-from support.sites import Line, serving
+from support.sites import BareConnection, serving
 
 from myqueue.gateway.app import create_app
 from myqueue.gateway.settings import GatewayConfig
@@ -32,7 +32,7 @@ def test_no_browser_guesses_or_keeps_an_answer(app: Flask) -> None:
             ("GET /topics/./settings", b"", 405),
             ("BAD", b"", 400),
         ):
-            line = Line(port)
+            line = BareConnection(port)
             head = f"{first_line} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
             line.sock.sendall(head.encode() + b"\r\n" + body)
             found, fields = line.head()

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from support.processes import wait_for
-from support.sites import VAST, Line, Quick, Site, serving
+from support.sites import VAST, BareConnection, FastApplication, SampleSite, serving
 
 from myqueue.gateway.app import create_app
 from myqueue.gateway.http import memory_limit
@@ -22,15 +22,15 @@ from myqueue.gateway.http.server import Server
 from myqueue.gateway.settings import GatewayConfig
 
 MB = 1_000_000
-Connect = Callable[[int], Line]
+Connect = Callable[[int], BareConnection]
 
 
 @pytest.fixture
 def connect() -> Iterator[Connect]:
     with ExitStack() as lines:
 
-        def made(port: int) -> Line:
-            line = Line(port)
+        def made(port: int) -> BareConnection:
+            line = BareConnection(port)
             lines.callback(line.close)
             return line
 
@@ -44,7 +44,7 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("myqueue.gateway.http.server.SWEEP_S", 0.05)
 
 
-def begin(line: Line, path: str, length: int, sent: int) -> None:
+def begin(line: BareConnection, path: str, length: int, sent: int) -> None:
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n"
     line.sock.sendall(head.encode() + b"x" * sent)
 
@@ -94,7 +94,9 @@ def test_unfinished_bodies_give_way_to_who_comes(
     between two requests stay, and it is counted and in the log.
     """
     counted: Counter[str] = Counter()
-    with serving(Site(), Quick(), connections_max=20, count=lambda why: counted.update([why])) as (
+    with serving(
+        SampleSite(), FastApplication(), connections_max=20, count=lambda why: counted.update([why])
+    ) as (
         port,
         _,
     ):
@@ -118,7 +120,10 @@ def test_large_bodies_have_one_budget(connect: Connect) -> None:
     """Bodies that it has no room for wait outside, in order; slow ones give way to them."""
     counted: Counter[str] = Counter()
     limits = {"body_bytes_max": 2 * MB, "bodies_bytes_max": 4 * MB}
-    with serving(Site(), None, count=lambda why: counted.update([why]), **limits) as (port, server):
+    with serving(SampleSite(), None, count=lambda why: counted.update([why]), **limits) as (
+        port,
+        server,
+    ):
         lines = [connect(port) for _ in range(8)]
         pool = ThreadPoolExecutor(12)
         sending = [pool.submit(begin, line, "/slow", 2 * MB, 2 * MB - 1) for line in lines]
@@ -142,7 +147,7 @@ def test_large_bodies_have_one_budget(connect: Connect) -> None:
 def test_who_gave_way_is_told_so(connect: Connect) -> None:
     """And small bodies have bytes of their own, which large ones can't take."""
     limits = {"body_bytes_max": 1 << 17, "bodies_bytes_max": 1 << 19}  # small ones: two of 64 KiB
-    with serving(Site(), None, **limits) as (port, _):
+    with serving(SampleSite(), None, **limits) as (port, _):
         lines = [connect(port) for _ in range(3)]
         for line in lines:
             begin(line, "/slow", 60_000, 10)
@@ -155,7 +160,7 @@ def test_who_gave_way_is_told_so(connect: Connect) -> None:
 
 def test_honest_large_bodies_all_come_through(connect: Connect) -> None:
     limits = {"body_bytes_max": 2 * MB, "bodies_bytes_max": 3 * MB}
-    with serving(Site(), None, **limits) as (port, _), ThreadPoolExecutor(12) as pool:
+    with serving(SampleSite(), None, **limits) as (port, _), ThreadPoolExecutor(12) as pool:
 
         def send(number: int) -> bool:
             line = connect(port)
@@ -171,7 +176,10 @@ def test_who_takes_no_answers_is_closed_when_they_are_too_much(
 ) -> None:
     monkeypatch.setattr(memory_limit, "ANSWERS_BYTES_MAX", 40 * MB)
     counted: Counter[str] = Counter()
-    with serving(Site(), Quick(), count=lambda why: counted.update([why])) as (port, server):
+    with serving(SampleSite(), FastApplication(), count=lambda why: counted.update([why])) as (
+        port,
+        server,
+    ):
         reader = connect(port)
         for _ in range(6):
             connect(port).send("/vast")
@@ -189,7 +197,7 @@ def test_an_answer_has_one_deadline(connect: Connect, monkeypatch: pytest.Monkey
     """Taking a little of it now and then does not put it off."""
     monkeypatch.setattr(memory_limit, "SEND_TIMEOUT_S", 0.5)
     monkeypatch.setattr(memory_limit, "SLOW_BYTES_PER_S", 1 << 30)
-    with serving(Site(), Quick()) as (port, server):
+    with serving(SampleSite(), FastApplication()) as (port, server):
         line = connect(port)
         line.send("/vast")
         wait_for("it to be sent", lambda: any(one.unsent_bytes for one in all_of(server)))
@@ -206,7 +214,7 @@ def test_who_takes_nothing_of_an_answer_is_not_waited_for(
 ) -> None:
     """However large it is: a large one has more time only as long as it is taken."""
     monkeypatch.setattr(memory_limit, "SEND_TIMEOUT_S", 0.5)
-    with serving(Site(), Quick()) as (port, server):
+    with serving(SampleSite(), FastApplication()) as (port, server):
         line = connect(port)
         line.send("/vast")
         wait_for("it to be sent", lambda: any(one.unsent_bytes for one in all_of(server)))
@@ -219,8 +227,8 @@ def all_of(server: Server) -> list[Any]:
 
 def test_two_heavy_bodies_are_worked_on_at_once(connect: Connect) -> None:
     """Others of them wait; what is not heavy goes on."""
-    site = Site()
-    with serving(site, Quick(), threads=8, body_bytes_max=8 << 20) as (port, _):
+    site = SampleSite()
+    with serving(site, FastApplication(), threads=8, body_bytes_max=8 << 20) as (port, _):
         lines = [connect(port) for _ in range(5)]
         for line in lines:
             line.send("/wait", b"z" * (5 << 20))
@@ -235,7 +243,7 @@ def test_two_heavy_bodies_are_worked_on_at_once(connect: Connect) -> None:
 
 def test_expect_continue_never_waits_for_its_client(connect: Connect) -> None:
     """Its own answers are not taken, so there is no room even for that line: others go on."""
-    with serving(Site(), Quick()) as (port, _):
+    with serving(SampleSite(), FastApplication()) as (port, _):
         line = connect(port)
         line.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         stop = threading.Event()

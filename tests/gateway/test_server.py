@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.processes import wait_for
-from support.sites import BIG, Line, Quick, Site, serving
+from support.sites import BIG, BareConnection, FastApplication, SampleSite, serving
 
 from myqueue.errors import Internal
 from myqueue.gateway.http import deadlines
@@ -19,24 +19,26 @@ from myqueue.gateway.http.wsgi import refusal
 
 
 @pytest.fixture
-def site() -> Site:
-    return Site()
+def site() -> SampleSite:
+    return SampleSite()
 
 
 @pytest.fixture
-def port(site: Site) -> Iterator[int]:
-    with serving(site, Quick()) as (number, _):
+def port(site: SampleSite) -> Iterator[int]:
+    with serving(site, FastApplication()) as (number, _):
         yield number
 
 
 @pytest.fixture
-def line(port: int) -> Iterator[Line]:
-    made = Line(port)
+def line(port: int) -> Iterator[BareConnection]:
+    made = BareConnection(port)
     yield made
     made.close()
 
 
-def test_requests_that_come_together_are_answered_in_order(line: Line, site: Site) -> None:
+def test_requests_that_come_together_are_answered_in_order(
+    line: BareConnection, site: SampleSite
+) -> None:
     paths = ["/a", "/quick", "/later", "/b", "/after-all", "/quick", "/later", "/later", "/c"]
     for number, path in enumerate(paths):
         line.send(path, b"%d" % number)
@@ -47,13 +49,13 @@ def test_requests_that_come_together_are_answered_in_order(line: Line, site: Sit
     assert site.seen == ["/a", "/b", "/after-all", "/c"]
 
 
-def test_bytes_one_by_one_are_a_request_too(line: Line) -> None:
+def test_bytes_one_by_one_are_a_request_too(line: BareConnection) -> None:
     for byte in b"\r\nPOST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc":
         line.sock.sendall(bytes((byte,)))
     assert line.answer() == (200, b"/xabc")
 
 
-def test_much_that_comes_ahead_waits_its_turn(line: Line, site: Site) -> None:
+def test_much_that_comes_ahead_waits_its_turn(line: BareConnection, site: SampleSite) -> None:
     """More than is read while an answer is being made; nothing of it is lost."""
     line.send("/wait")
     sender = threading.Thread(
@@ -68,17 +70,19 @@ def test_much_that_comes_ahead_waits_its_turn(line: Line, site: Site) -> None:
     sender.join(10)
 
 
-def test_an_answer_larger_than_any_buffer(line: Line, port: int) -> None:
+def test_an_answer_larger_than_any_buffer(line: BareConnection, port: int) -> None:
     line.send("/big")
     line.send("/quick", b"next")
-    other = Line(port)  # while nobody reads the big one
+    other = BareConnection(port)  # while nobody reads the big one
     other.send("/quick", b"other")
     assert other.answer() == (200, b"other")
     other.close()
     assert line.answer() == (200, BIG) and line.answer() == (200, b"next")
 
 
-def test_streams_come_in_chunks_and_end_when_nobody_listens(line: Line, site: Site) -> None:
+def test_streams_come_in_chunks_and_end_when_nobody_listens(
+    line: BareConnection, site: SampleSite
+) -> None:
     line.send("/stream")
     _, fields = line.head()
     assert fields["transfer-encoding"] == "chunked"
@@ -91,7 +95,7 @@ def test_streams_come_in_chunks_and_end_when_nobody_listens(line: Line, site: Si
     assert line.answer() == (200, b"still here")
 
 
-def test_mistakes_of_the_application_are_an_answer(line: Line) -> None:
+def test_mistakes_of_the_application_are_an_answer(line: BareConnection) -> None:
     line.send("/broken")
     status, body = line.answer()
     assert status == 500 and b"INTERNAL" in body and b"on purpose" not in body
@@ -99,28 +103,28 @@ def test_mistakes_of_the_application_are_an_answer(line: Line) -> None:
     assert refusal(Internal("x")).close
 
 
-def test_who_asks_to_close_or_has_closed_already(port: int, site: Site) -> None:
-    closes = Line(port)
+def test_who_asks_to_close_or_has_closed_already(port: int, site: SampleSite) -> None:
+    closes = BareConnection(port)
     closes.send("/quick", b"1", more="Connection: close\r\n")
     assert closes.answer() == (200, b"1") and closes.file.read() == b""
     closes.close()
-    half = Line(port)
+    half = BareConnection(port)
     half.send("/wait")
     half.sock.shutdown(socket.SHUT_WR)  # it only listens from now on
     wait_for("the request to be worked on", lambda: "/wait" in site.seen)
     site.gate.set()
     assert half.answer() == (200, b"/wait")
     half.close()
-    gone = Line(port)
+    gone = BareConnection(port)
     gone.send("/later", b"x")
     gone.close()
-    last = Line(port)
+    last = BareConnection(port)
     last.send("/quick", b"2")
     assert last.answer() == (200, b"2")
     last.close()
 
 
-def test_expect_continue(line: Line) -> None:
+def test_expect_continue(line: BareConnection) -> None:
     line.sock.sendall(
         b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
     )
@@ -131,8 +135,8 @@ def test_expect_continue(line: Line) -> None:
 
 def test_a_request_that_is_never_answered_ends_all_the_same(
     port: int,
-    line: Line,
-    site: Site,
+    line: BareConnection,
+    site: SampleSite,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -144,7 +148,7 @@ def test_a_request_that_is_never_answered_ends_all_the_same(
     assert line.file.read() == b""
     assert "a request is overdue" in caplog.text and "self.gate.wait(30)" in caplog.text
     monkeypatch.undo()
-    others = [Line(port) for _ in range(4)]
+    others = [BareConnection(port) for _ in range(4)]
     site.gate.set()
     for number, other in enumerate(others):
         other.send("/later", b"%d" % number)

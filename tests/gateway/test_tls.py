@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.processes import wait_for
-from support.sites import VAST, Line, Quick, Site, serving
+from support.sites import VAST, BareConnection, FastApplication, SampleSite, serving
 
 from myqueue.gateway.http.server import Server
 
@@ -27,7 +27,9 @@ def tls() -> ssl.SSLContext:
 @pytest.fixture
 def port() -> Iterator[tuple[int, Server]]:
     pem = str(CERTIFICATE)
-    with serving(Site(), Quick(), tls_certificate=pem, tls_key=pem, connections_max=40) as found:
+    with serving(
+        SampleSite(), FastApplication(), tls_certificate=pem, tls_key=pem, connections_max=40
+    ) as found:
         yield found
 
 
@@ -36,7 +38,7 @@ def test_resets_during_the_handshake_shut_no_door(
 ) -> None:
     """Nobody else loses a connection by them, and who comes after them is served at once."""
     number, _ = port
-    innocent = Line(number, tls)
+    innocent = BareConnection(number, tls)
     innocent.send("/quick", b"1")
     assert innocent.answer() == (200, b"1")
     for hello in (b"", b"\x16\x03\x01\x02\x00\x01", b"GET / HTTP/1.1\r\n\r\n"):
@@ -46,7 +48,7 @@ def test_resets_during_the_handshake_shut_no_door(
             sock.sendall(hello)
             sock.close()
     begin = time.monotonic()
-    other = Line(number, tls)
+    other = BareConnection(number, tls)
     other.send("/quick", b"2")
     assert other.answer() == (200, b"2")
     assert time.monotonic() - begin < 3  # each of them once cost half a second
@@ -61,12 +63,12 @@ def test_handshakes_that_do_not_go_on_hold_up_nobody(
 ) -> None:
     """More of them than there are places: they give way."""
     number, server = port
-    innocent = Line(number, tls)
+    innocent = BareConnection(number, tls)
     innocent.send("/quick", b"1")
     assert innocent.answer() == (200, b"1")
     silent = [socket.create_connection(("127.0.0.1", number), 30) for _ in range(50)]
     wait_for("them to be taken", lambda: len(server._connections) == 40)
-    other = Line(number, tls)
+    other = BareConnection(number, tls)
     other.send("/quick", b"2")
     assert other.answer() == (200, b"2")
     innocent.send("/quick", b"3")
@@ -80,7 +82,7 @@ def test_handshakes_that_do_not_go_on_hold_up_nobody(
 def test_what_comes_while_an_answer_goes(port: tuple[int, Server], tls: ssl.SSLContext) -> None:
     """One thread of the server reads of a connection while another one sends."""
     number, _ = port
-    line = Line(number, tls)
+    line = BareConnection(number, tls)
     count, ahead = 30, 6
     for turn in range(count + ahead):
         if turn < count:

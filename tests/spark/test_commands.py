@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.forging import spots
+from support.forging import records_to_forge
 from support.plain_reader import messages
 from support.processes import free_ports, wait_for
 
@@ -36,9 +36,9 @@ def test_verify_and_stats_on_spark_are_those_without(
     healthy = verify(Asked([str(copy)], split_bytes=6000), SparkSpreader(spark), tmp_path)
     assert [*healthy.findings, *healthy.notes] == []
     assert healthy.state_rows == 36
-    spot = spots(copy / "broker-2", f.ENTRY, 100)[20]
+    spot = records_to_forge(copy / "broker-2", f.ENTRY, 100)[20]
     spot.flip(f.RECORD_HEADER_BYTES + 5)
-    spots(copy / "broker-1", f.ENTRY, 101)[9].forge(term=9)
+    records_to_forge(copy / "broker-1", f.ENTRY, 101)[9].forge(term=9)
     with_spark, plain = (
         verify(Asked([str(copy)], with_stores=False), spread, tmp_path)
         for spread in (SparkSpreader(spark), PlainSpread())

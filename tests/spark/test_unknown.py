@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.queue_logs import Topic, write_quiet
+from support.queue_logs import Topic, write_reclaimed_cluster
 
 from myqueue import cli
 from myqueue.cli.spark.commands import told
@@ -64,7 +64,7 @@ def test_a_partition_of_which_nothing_is_known(spark: Any, myq: Run, tmp_path: P
     topic = Topic("a", 100)
     topic.noop()
     topic.data(5)
-    write_quiet(tmp_path / "all", [topic], hints=False)
+    write_reclaimed_cluster(tmp_path / "all", [topic], hints=False)
     alone = tmp_path / "alone"
     alone.mkdir()
     (alone / "wal").symlink_to(tmp_path / "all" / "broker-1" / "wal")

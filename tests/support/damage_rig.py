@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support import wal_logs
-from support.engine_rig import Net, Node
+from support.engine_rig import EngineNet, Node
 
 from myqueue import errors
 from myqueue.daemons.raft import types as t
@@ -20,26 +20,26 @@ SCRUB = 1 << 30  # bytes per second
 LOST = 8  # an index
 
 
-def filled(net: Net) -> None:
+def write_segments(net: EngineNet) -> None:
     """Two groups on three nodes, some segments, and nothing left in memory."""
     net.create(GROUP)
     net.create(OTHER)
     for _ in range(4):
         net.write(20, GROUP, size=10_000)
         net.write(20, OTHER, size=10_000)
-    forget(net)
+    forget_entries_in_memory(net)
 
 
-def forget(net: Net) -> None:
+def forget_entries_in_memory(net: EngineNet) -> None:
     for group in (GROUP, OTHER):
-        net.settled(group)
-    net.until("all in the stores", lambda: all(stored(one) for one in net.nodes.values()))
+        net.wait_until_settled(group)
+    net.until("all in the stores", lambda: all(is_stored(one) for one in net.nodes.values()))
     for node in net.nodes.values():
         for replica in node.engine.replicas.values():
             replica.node.log.forget_before(replica.node.applied_index + 1)
 
 
-def stored(node: Node) -> bool:
+def is_stored(node: Node) -> bool:
     return not node.log.journal.queued_bytes and not node.log.index.works_waiting
 
 
@@ -59,7 +59,7 @@ def damage(node: Node, index: int = LOST, group: int = GROUP, *, header: bool = 
     return path
 
 
-def follower(net: Net, group: int = GROUP) -> Node:
+def follower(net: EngineNet, group: int = GROUP) -> Node:
     leader = net.leader(group)
     return next(one for one in net.nodes.values() if one is not leader)
 
@@ -75,7 +75,7 @@ def payloads(node: Node, group: int = GROUP) -> list[bytes]:
     return out
 
 
-def mended(net: Net, node: Node, path: Path) -> None:
+def wait_until_repaired(net: EngineNet, node: Node, path: Path) -> None:
     """All is read as it was, the segment is gone, and nothing is wrong with what is left."""
     repair = node.engine.repair
     net.until("repaired", lambda: repair.repaired_segments and not repair.damaged_segments, 6000)
@@ -86,7 +86,7 @@ def mended(net: Net, node: Node, path: Path) -> None:
     whole = next(one for one in net.nodes.values() if one is not node)
     for group in (GROUP, OTHER):
         assert payloads(node, group) == payloads(whole, group)
-    net.until("on disk", lambda: stored(node))
+    net.until("on disk", lambda: is_stored(node))
     node.close()
     found, summary = wal_logs.check(node.folder / "wal")
     assert not summary.corrupt, [str(one) for one in found]
@@ -96,7 +96,7 @@ def mended(net: Net, node: Node, path: Path) -> None:
         assert payloads(node, group) == payloads(whole, group)
 
 
-def lose(net: Net, nodes: list[Node], index: int = LOST) -> None:
+def damage_and_notice(net: EngineNet, nodes: list[Node], index: int = LOST) -> None:
     """The same entry on each of them, and noticed."""
     for node in nodes:
         damage(node, index)

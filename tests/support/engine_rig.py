@@ -1,7 +1,7 @@
 """Engines on real logs, in one process and one thread: packets go from hand to hand.
 
-`Net` turns its nodes in order, as their loops would; the clock stands still between turns unless a
-test moves it. Owners do nothing but note what they are told.
+`EngineNet` turns its nodes in order, as their loops would; the clock stands still between turns
+unless a test moves it. Owners do nothing but note what they are told.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Clock:
         return self.wall
 
 
-class Notes:
+class RecordingOwner:
     """An owner that writes down what it hears."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Notes:
 
 
 class Wire:
-    def __init__(self, net: Net, node: int) -> None:
+    def __init__(self, net: EngineNet, node: int) -> None:
         self._net, self._node = net, node
 
     def send_to_peer(self, peer: tuple[str, int], frames: list[Any]) -> bool:
@@ -71,10 +71,10 @@ class Wire:
 class Node:
     """One daemon without its loop."""
 
-    def __init__(self, net: Net, number: int, folder: Path) -> None:
+    def __init__(self, net: EngineNet, number: int, folder: Path) -> None:
         self.net, self.number, self.folder = net, number, folder
         self.inbox: list[tuple[int, list[bytes]]] = []
-        self.owner = Notes()
+        self.owner = RecordingOwner()
         self.holds_reports = False  # the disk says nothing any more
         self.runs = False
         self.open()
@@ -138,7 +138,7 @@ class Node:
         self.open()
 
 
-class Net:
+class EngineNet:
     def __init__(self, folder: Path, nodes: int, journal_config: Any) -> None:
         self.clock, self.journal_config = Clock(), journal_config
         self.cut: set[tuple[int, int]] = set()  # (from, to): nothing arrives
@@ -146,7 +146,7 @@ class Net:
         for number in range(1, nodes + 1):
             self.nodes[number] = Node(self, number, folder / str(number))
 
-    def __enter__(self) -> Net:
+    def __enter__(self) -> EngineNet:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -163,7 +163,7 @@ class Net:
             node.turn()
         time.sleep(0.0005)
 
-    def ways(self) -> list[tuple[int, int]]:
+    def directions(self) -> list[tuple[int, int]]:
         """All (from, to)."""
         return [(a, b) for a in self.nodes for b in self.nodes if a != b]
 
@@ -192,7 +192,7 @@ class Net:
         last = first + count - 1
         self.until(f"{last} applied", lambda: leader.replica(group).node.applied_index >= last)
 
-    def settled(self, group: int = GROUP) -> None:
+    def wait_until_settled(self, group: int = GROUP) -> None:
         """All replicas applied the same."""
 
         def same() -> bool:

@@ -17,7 +17,7 @@ def segments(daemon: Path) -> list[Segment]:
     return found
 
 
-class Spot:
+class ForgedRecord:
     """A record, and the file it stands in."""
 
     def __init__(self, path: Path, uid: int, record: f.Record, payload: bytes) -> None:
@@ -59,7 +59,9 @@ class Spot:
         self.put(self.position, header + payload)
 
 
-def spots(daemon: Path, kind: int = f.ENTRY, group: int | None = None) -> list[Spot]:
+def records_to_forge(
+    daemon: Path, kind: int = f.ENTRY, group: int | None = None
+) -> list[ForgedRecord]:
     out = []
     for segment in segments(daemon):
         files = RealFiles(str(daemon / "wal"), read_only=True)
@@ -72,6 +74,6 @@ def spots(daemon: Path, kind: int = f.ENTRY, group: int | None = None) -> list[S
         ):
             if record.kind == kind and group in (None, record.group):
                 path = daemon / "wal" / segment.name
-                out.append(Spot(path, segment.uid, record, bytes(payload)))
+                out.append(ForgedRecord(path, segment.uid, record, bytes(payload)))
         files.close()
     return out

@@ -13,21 +13,21 @@ from myqueue.consumer.message import TopicPartition
 from myqueue.errors import MyQueueError
 
 
-def describe(cluster: Cluster, group: str) -> Any:
+def describe_group(cluster: Cluster, group: str) -> Any:
     asked = {"group": group}
     return cluster.session.read("group", asked, linearizable=True, timeout_ms=5000).result()
 
 
-def is_dealt_out(cluster: Cluster, group: str, members: int) -> bool:
+def is_assigned(cluster: Cluster, group: str, members: int) -> bool:
     try:
-        found = describe(cluster, group)
+        found = describe_group(cluster, group)
     except MyQueueError:
         return False
     owners = [row["member"] for row in found["partitions"]]
     return found["state"] == "stable" and len(set(owners) - {0}) == members and all(owners)
 
 
-class Positions(threading.Thread):
+class PositionWatch(threading.Thread):
     """Watches that committed positions never go back."""
 
     def __init__(self, cluster: Cluster, topic: str, group: str) -> None:

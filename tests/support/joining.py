@@ -12,7 +12,7 @@ from support.processes import Cluster, free_ports, wait_for
 
 
 @contextmanager
-def broker(folder: Path, number: int, *words: str) -> Iterator[Path]:
+def run_foreign_broker(folder: Path, number: int, *words: str) -> Iterator[Path]:
     """One with these settings; where its log is."""
     folder.mkdir()
     client, peer = free_ports(2)
@@ -29,13 +29,13 @@ def broker(folder: Path, number: int, *words: str) -> Iterator[Path]:
             process.kill()
 
 
-def named(cluster: Cluster, *numbers: int) -> list[str]:
+def managers_options(cluster: Cluster, *numbers: int) -> list[str]:
     """--managers for these."""
     ports = {number: cluster.ports["manager", number][1] for number in numbers}
     return [word for n, port in ports.items() for word in ("--managers", f"{n}@127.0.0.1:{port}")]
 
 
-def line_of(path: Path, event: str) -> str:
+def wait_for_event_line(path: Path, event: str) -> str:
     """The first line of this event."""
 
     def find() -> str:

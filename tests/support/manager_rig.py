@@ -1,7 +1,7 @@
 """A manager without a network, a disk and other managers: the engine is played by hand.
 
 `FakeEngine` stands at the seam only: it records what goes out, keeps proposals until `commit`, and
-has the time that the test says. `Cluster` is a manager with brokers that beat to it.
+has the time that the test says. `ManagerCluster` is a manager with brokers that beat to it.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def config_of(node: int, managers: int) -> DaemonConfig:
     return check_config("manager", {one.name: one.default for one in SETTINGS} | names | values)
 
 
-class Cluster:
+class ManagerCluster:
     """One manager, and brokers as it hears them."""
 
     def __init__(self, brokers: int = 0, managers: int = 3, *, leads: bool = True) -> None:

@@ -170,7 +170,7 @@ def judge_group(seen: list[Seen], acked: dict[int, int]) -> dict[str, int]:
     return {"messages": len(seen), "again": again, "epochs": len(epochs)}
 
 
-class Orphaned(NamedTuple):
+class OrphanedPartition(NamedTuple):
     """A partition whose owner died, and how long it was until somebody else got its messages."""
 
     partition: int
@@ -179,7 +179,7 @@ class Orphaned(NamedTuple):
     since_last_death_s: float  # who was to get it may have died as well
 
 
-def orphaned(seen: list[Seen], deaths: dict[str, float]) -> list[Orphaned]:
+def orphaned_partitions(seen: list[Seen], deaths: dict[str, float]) -> list[OrphanedPartition]:
     """Of each death: the partitions of which the dead one had got the last message until then.
 
     `deaths`: name -> when. One that nobody got anything of any more waits for ever (inf).
@@ -197,7 +197,7 @@ def orphaned(seen: list[Seen], deaths: dict[str, float]) -> list[Orphaned]:
                 (one.at_s for one in rows if one.at_s > died_s and one.who != who), float("inf")
             )
             last_s = max(one for one in deaths.values() if one <= at_s)
-            found.append(Orphaned(partition, died_s, at_s - died_s, at_s - last_s))
+            found.append(OrphanedPartition(partition, died_s, at_s - died_s, at_s - last_s))
     return found
 
 

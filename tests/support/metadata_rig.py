@@ -79,7 +79,7 @@ def broker(node: int, hosts: int = 1000, disk: str = "") -> dict[str, Any]:
     }
 
 
-def plain(outcome: Any) -> Any:
+def comparable(outcome: Any) -> Any:
     """For comparing: errors by what is told of them."""
     if isinstance(outcome, MyQueueError):
         return (type(outcome).__name__, outcome.code, str(outcome))
@@ -166,16 +166,16 @@ def _of_groups(
     return "end_reset", {"group": group, "epoch": index}
 
 
-def what_it_comes_to(seed: int, length: int) -> str:
+def history_digest(seed: int, length: int) -> str:
     """A digest of all results, all saved rows and the last state."""
     machine = MetadataMachine(CLUSTER)
     digest = hashlib.sha256()
     for entry in random_script(Random(seed), length):
-        digest.update(repr([plain(one) for one in machine.apply([entry])]).encode())
+        digest.update(repr([comparable(one) for one in machine.apply([entry])]).encode())
         digest.update(repr(machine.take_changes()).encode())
     digest.update(machine.snapshot())
     return digest.hexdigest()
 
 
 if __name__ == "__main__":
-    sys.stdout.write(what_it_comes_to(int(sys.argv[1]), int(sys.argv[2])))
+    sys.stdout.write(history_digest(int(sys.argv[1]), int(sys.argv[2])))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from support.manager_rig import WALL_MS, Cluster, FakeBroker
+from support.manager_rig import WALL_MS, FakeBroker, ManagerCluster
 
 from myqueue.daemons.broker.reconcile_members import MemberStatus, next_step
 from myqueue.daemons.manager.balancer.controller import LEADER_ALIVE_MS_MIN
@@ -18,7 +18,7 @@ from myqueue.daemons.metadata.machine import pack_command
 from myqueue.daemons.raft.types import COMMAND, Config, Proposal, node_of, replica_id
 
 
-class Moving(Cluster):
+class MovingCluster(ManagerCluster):
     """A manager that leads, brokers, and their groups."""
 
     def __init__(self, brokers: int, **topics: int) -> None:

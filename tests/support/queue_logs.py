@@ -206,7 +206,7 @@ def write_cluster(
     return out
 
 
-def write_quiet(
+def write_reclaimed_cluster(
     folder: Path, quiet: list[Topic], nodes: Iterable[int] = (1, 2, 3), *, hints: bool = True
 ) -> None:
     """Topics that fell quiet, and a busy one after them that is deleted; then all was reclaimed
@@ -254,4 +254,11 @@ def write_replica(broker: Broker, topics: list[Topic], *, apply: bool = True) ->
                 broker.apply(topic, topic.entries)
 
 
-__all__ = ["Broker", "Topic", "some_topics", "values_of", "write_cluster", "write_quiet"]
+__all__ = [
+    "Broker",
+    "Topic",
+    "some_topics",
+    "values_of",
+    "write_cluster",
+    "write_reclaimed_cluster",
+]

@@ -21,7 +21,7 @@ BIG = b"x" * 3_000_000
 VAST = b"x" * 16_000_000  # more than kernels keep for a connection
 
 
-class Site:
+class SampleSite:
     """An application with a page for each thing that can happen; `gate` holds /wait."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Site:
             self.closed.set()
 
 
-class Quick:
+class FastApplication:
     """Answers /quick at once, /later from another thread, /pool not at all."""
 
     def begin(self, head: Head, body: bytes, respond: Respond) -> bool:
@@ -70,7 +70,7 @@ class Quick:
         return True
 
 
-class Line:
+class BareConnection:
     """A bare connection."""
 
     def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:

@@ -65,7 +65,7 @@ class Load:
         return judge(self.readers, self.writers)
 
 
-def drained(cluster: Cluster, node: int, seconds: float) -> None:
+def drain_and_wait(cluster: Cluster, node: int, seconds: float) -> None:
     cluster.admin.drain_broker(node)
     wait_for(
         f"broker {node} is drained",
@@ -74,7 +74,7 @@ def drained(cluster: Cluster, node: int, seconds: float) -> None:
     )
 
 
-def status(cluster: Cluster, name: Name) -> Row:
+def read_status(cluster: Cluster, name: Name) -> Row:
     """What it says itself."""
     address = f"tcp://127.0.0.1:{cluster.ports[name][0]}"
     asked = cluster.session.call(address, protocol.STATUS, (0,), timeout_ms=3000)
@@ -82,7 +82,7 @@ def status(cluster: Cluster, name: Name) -> Row:
     return found
 
 
-def held_by(cluster: Cluster, name: Name) -> int:
+def count_held_groups(cluster: Cluster, name: Name) -> int:
     """Groups on its disk."""
-    found = status(cluster, name)
+    found = read_status(cluster, name)
     return int(found["groups_total"]) + len(found["refused"])

@@ -22,7 +22,7 @@ SEGMENT_BYTES = 1 << 16
 TIME_MS = 1_700_000_000_000
 
 
-class Placed(NamedTuple):
+class PlacedRecord(NamedTuple):
     """A record and where it stands."""
 
     path: Path
@@ -87,13 +87,13 @@ def segments(wal: Path) -> list[Segment]:
     return survey(Folder(wal))
 
 
-def records(wal: Path) -> Iterator[Placed]:
+def records(wal: Path) -> Iterator[PlacedRecord]:
     for segment in segments(wal):
         for record, _ in segment.scan().records():
-            yield Placed(wal / segment.name, record)
+            yield PlacedRecord(wal / segment.name, record)
 
 
-def nth(wal: Path, kind: int, number: int = 0, segment: int = 0) -> Placed:
+def nth_record(wal: Path, kind: int, number: int = 0, segment: int = 0) -> PlacedRecord:
     """A record of this kind, in this segment (from 0) of the log."""
     name = segments(wal)[segment].name
     found = [one for one in records(wal) if one.record.kind == kind and one.path.name == name]

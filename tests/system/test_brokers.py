@@ -14,7 +14,15 @@ from random import Random
 
 import pytest
 from support.processes import Cluster, Name, wait_for
-from support.spreading import Load, brokers, drained, held_by, is_at_rest, is_even, status
+from support.spreading import (
+    Load,
+    brokers,
+    count_held_groups,
+    drain_and_wait,
+    is_at_rest,
+    is_even,
+    read_status,
+)
 
 from myqueue.errors import BrokerInUse, MyQueueError
 
@@ -45,7 +53,7 @@ def lose_log(cluster: Cluster, name: Name, groups: int) -> None:
 
 def takes_part(cluster: Cluster, name: Name) -> int:
     try:
-        return int(status(cluster, name)["groups_total"])
+        return int(read_status(cluster, name)["groups_total"])
     except MyQueueError:
         return 0
 
@@ -59,18 +67,18 @@ def test_p4_brokers_are_added_drained_removed_and_wiped_under_load(tmp_path: Pat
         fourth = cluster.add_broker()
         wait_for("the fourth is known", lambda: 4 in brokers(cluster))
         wait_for("the fourth has its share", lambda: is_even(cluster, 12), 90)
-        assert 8 <= held_by(cluster, fourth) <= 10
+        assert 8 <= count_held_groups(cluster, fourth) <= 10
         with pytest.raises(BrokerInUse, match="broker 2 holds"):
             cluster.admin.remove_broker(2)
-        drained(cluster, 2, 60)
-        assert held_by(cluster, ("broker", 2)) == 0
+        drain_and_wait(cluster, 2, 60)
+        assert count_held_groups(cluster, ("broker", 2)) == 0
         cluster.admin.remove_broker(2)
         assert sorted(brokers(cluster)) == [1, 3, 4]
         cluster.stop(("broker", 2))
         victim = cluster.leader_of("t")
         replace_disk(cluster, victim)
         wait_for("it is filled again", lambda: is_at_rest(cluster), 60)
-        assert held_by(cluster, victim) == 12
+        assert count_held_groups(cluster, victim) == 12
         wait_for("it leads again", lambda: is_even(cluster, 12), 60)
         counted = load.judged()
         print(counted)
@@ -133,7 +141,7 @@ def test_w6_r26_a_restarted_broker_does_not_follow_a_manager_that_lags(tmp_path:
         assert "replica-made" not in cluster.log(("broker", 1))[before:]
         cluster.start(leader, other)
         cluster.wait_healthy()
-        assert held_by(cluster, ("broker", 1)) == 3
+        assert count_held_groups(cluster, ("broker", 1)) == 3
         said = cluster.log(("broker", 1))[before:]
         # A removal may be told again: the kill came before it was on the disk.
         assert not any(f"replica-made group={group} " in said for group in groups)
@@ -192,9 +200,9 @@ def test_p4_sixty_partitions_while_daemons_are_killed(
             cluster.admin.drain_broker(added[1])
             time.sleep(20)
             chaos.finish()
-            drained(cluster, added[1], 240)
+            drain_and_wait(cluster, added[1], 240)
             wait_for("all is well", lambda: is_at_rest(cluster), 120)
-            assert held_by(cluster, added) == 0
+            assert count_held_groups(cluster, added) == 0
             cluster.admin.remove_broker(added[1])
             cluster.stop(added)
             cluster.wipe(added)  # else the next one of this number is known as removed

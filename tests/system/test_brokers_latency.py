@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.processes import Cluster, wait_for
-from support.spreading import Load, brokers, drained, held_by, is_even
+from support.spreading import Load, brokers, count_held_groups, drain_and_wait, is_even
 from support.traffic import percentile_ms
 
 from myqueue.producer.producer import Producer
@@ -60,9 +60,9 @@ def test_p4_produce_waits_at_most_five_times_longer_while_partitions_move(tmp_pa
         added = p99_ms("a broker added", begun_s)
         quiet.append(rest())
         begun_s = time.monotonic()
-        drained(cluster, 4, 300)
+        drain_and_wait(cluster, 4, 300)
         removed = p99_ms("a broker drained", begun_s)
-        assert held_by(cluster, fourth) == 0
+        assert count_held_groups(cluster, fourth) == 0
         quiet.append(rest())
         counted = load.judged()
         print(counted)

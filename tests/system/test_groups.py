@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.groups import Positions, describe, ends_of, is_dealt_out
+from support.groups import PositionWatch, describe_group, ends_of, is_assigned
 from support.members import Member, Process, judge_group
 from support.processes import Cluster, wait_for
 from support.traffic import Writer
@@ -137,8 +137,8 @@ def churn(cluster: Cluster, tmp_path: Path, topic: str, rounds: int) -> Crowd:
     crowd = Crowd(cluster, topic, tmp_path)
     for _ in range(6):
         crowd.add()
-    wait_for("all six to have a share", lambda: is_dealt_out(cluster, topic, 6), 40)
-    watch = Positions(cluster, topic, topic)
+    wait_for("all six to have a share", lambda: is_assigned(cluster, topic, 6), 40)
+    watch = PositionWatch(cluster, topic, topic)
     watch.start()
     for number in range(rounds):
         if number % 4 == 0:
@@ -155,7 +155,7 @@ def churn(cluster: Cluster, tmp_path: Path, topic: str, rounds: int) -> Crowd:
             crowd.kill(crowd.living[0], ELECTION)
             crowd.add()
             cluster.start(leader)
-        wait_for("a group at rest", lambda: is_dealt_out(cluster, topic, len(crowd.living)), 60)
+        wait_for("a group at rest", lambda: is_assigned(cluster, topic, len(crowd.living)), 60)
     writer.finish(60)
     acked = ends_of(writer)
     total = sum(acked.values())
@@ -205,13 +205,13 @@ def test_c7_c8_a_member_that_froze_gets_and_commits_nothing(
         wait_for("messages for it", lambda: sleeper.seen, 30)
         other = Member(cluster.address, "frozen", "other", group="frozen", session_timeout_ms=2000)
         other.start()
-        wait_for("two members", lambda: is_dealt_out(cluster, "frozen", 2), 30)
+        wait_for("two members", lambda: is_assigned(cluster, "frozen", 2), 30)
         sleeper.process.send_signal(signal.SIGSTOP)
         wait_for("the other one to have all", lambda: len(other.assigned) == 4, 30)
         before = len(other.seen)
         wait_for("it to go on", lambda: len(other.seen) > before + 100, 30)
         sleeper.process.send_signal(signal.SIGCONT)
-        wait_for("both to read again", lambda: is_dealt_out(cluster, "frozen", 2), 30)
+        wait_for("both to read again", lambda: is_assigned(cluster, "frozen", 2), 30)
         seen = len(sleeper.seen)
         wait_for("messages for it", lambda: len(sleeper.seen) > seen, 30)
         writer.finish(30)
@@ -258,12 +258,12 @@ def test_a_member_that_is_stuck_leaves_and_comes_back(cluster: Cluster) -> None:
     stuck.start()
     wait_for("both partitions", lambda: len(stuck.assigned) == 2, 30)
     stuck.stop()
-    wait_for("it to leave", lambda: describe(cluster, "stuck")["state"] == "empty", 30)
+    wait_for("it to leave", lambda: describe_group(cluster, "stuck")["state"] == "empty", 30)
     stuck.history.clear()
     wait_for("it to be back", lambda: stuck.consumer.poll(1, 0.1) or len(stuck.assigned) == 2, 30)
     assert [what for what, _, _ in stuck.history] == ["lost", "assign"]
     stuck.consumer.close()
-    assert describe(cluster, "stuck")["members"] == []
+    assert describe_group(cluster, "stuck")["members"] == []
 
 
 def test_loops_and_coroutines_share_and_hand_over(cluster: Cluster) -> None:

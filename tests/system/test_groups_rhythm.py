@@ -11,8 +11,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from support.groups import Positions, ends_of, is_dealt_out
-from support.members import Process, judge_group, orphaned
+from support.groups import PositionWatch, ends_of, is_assigned
+from support.members import Process, judge_group, orphaned_partitions
 from support.processes import Cluster, wait_for
 from support.traffic import Writer
 
@@ -71,8 +71,8 @@ def test_c8_somebody_comes_or_dies_every_five_seconds(tmp_path: Path, seed: int 
         try:
             for _ in range(MEMBERS):
                 crowd.add()
-            wait_for("all six to have a share", lambda: is_dealt_out(cluster, GROUP, MEMBERS), 40)
-            watch = Positions(cluster, GROUP, GROUP)
+            wait_for("all six to have a share", lambda: is_assigned(cluster, GROUP, MEMBERS), 40)
+            watch = PositionWatch(cluster, GROUP, GROUP)
             watch.start()
             begin = time.monotonic()
             for number in range(EVENTS):
@@ -96,7 +96,7 @@ def test_c8_somebody_comes_or_dies_every_five_seconds(tmp_path: Path, seed: int 
 def judged(crowd: Crowd, ends: dict[int, int]) -> None:
     seen = [one for of in crowd.all for one in of.seen]
     print(f"{len(crowd.deaths)} of {len(crowd.all)} members killed,", judge_group(seen, ends))
-    found = orphaned(seen, crowd.deaths)
+    found = orphaned_partitions(seen, crowd.deaths)
     alone = sorted(one.waited_s for one in found if one.waited_s == one.since_last_death_s)
     amid = sorted(one.since_last_death_s for one in found if one.waited_s > one.since_last_death_s)
     assert len(alone) > EVENTS, "each had some partitions"

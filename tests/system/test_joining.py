@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import zmq
-from support.joining import broker, line_of, named
+from support.joining import managers_options, run_foreign_broker, wait_for_event_line
 from support.processes import Cluster, free_ports, wait_for
 
 from myqueue.wire import protocol
@@ -38,11 +38,11 @@ def logs(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     nobody = f"1@127.0.0.1:{free_ports(1)[0]}"
     with ExitStack() as stack:
         yield {
-            name: stack.enter_context(broker(folder / name, 5 + at, *words))
+            name: stack.enter_context(run_foreign_broker(folder / name, 5 + at, *words))
             for at, (name, words) in enumerate((
-                ("foreign", ("--cluster", "other", *named(cluster, 1, 2))),
-                ("with keys", ("--keys", str(folder / "keys"), *named(cluster, 1, 2))),
-                ("unnamed", named(cluster, follower)),
+                ("foreign", ("--cluster", "other", *managers_options(cluster, 1, 2))),
+                ("with keys", ("--keys", str(folder / "keys"), *managers_options(cluster, 1, 2))),
+                ("unnamed", managers_options(cluster, follower)),
                 ("alone", ("--managers", nobody)),
             ))
         }  # fmt: skip
@@ -59,7 +59,7 @@ def counted(cluster: Cluster, name: str) -> int:
 
 
 def test_a_broker_of_another_cluster(cluster: Cluster, logs: dict[str, Path]) -> None:
-    said = line_of(logs["foreign"], "not-joined")
+    said = wait_for_event_line(logs["foreign"], "not-joined")
     address = f"127.0.0.1:{cluster.ports['manager', 1][1]}"
     assert f"manager 1 at {address}: it refuses this broker" in said
     assert "this is cluster 'test', not 'other'" in said and "--cluster" in said
@@ -73,7 +73,7 @@ def test_a_broker_of_another_cluster(cluster: Cluster, logs: dict[str, Path]) ->
 
 
 def test_a_broker_with_keys_among_managers_without(cluster: Cluster, logs: dict[str, Path]) -> None:
-    assert "it has no keys, we do" in line_of(logs["with keys"], "not-joined")
+    assert "it has no keys, we do" in wait_for_event_line(logs["with keys"], "not-joined")
     names = ("handshakes_refused_total", "handshakes_unfinished_total")
     assert sum(counted(cluster, name) for name in names) >= 2
     # It sees that itself, and half of the times it hangs up before the manager can see it.
@@ -88,12 +88,14 @@ def test_a_broker_with_keys_among_managers_without(cluster: Cluster, logs: dict[
 
 def test_a_broker_that_does_not_name_all_managers(cluster: Cluster, logs: dict[str, Path]) -> None:
     leader = cluster.managers_leader()[1]
-    assert f"managers={leader} " in line_of(logs["unnamed"], "managers-unnamed")
-    assert "no leader of the managers has registered" in line_of(logs["unnamed"], "not-joined")
+    assert f"managers={leader} " in wait_for_event_line(logs["unnamed"], "managers-unnamed")
+    assert "no leader of the managers has registered" in wait_for_event_line(
+        logs["unnamed"], "not-joined"
+    )
 
 
 def test_a_broker_that_nobody_answers(logs: dict[str, Path]) -> None:
-    assert "nothing listens there" in line_of(logs["alone"], "not-joined")
+    assert "nothing listens there" in wait_for_event_line(logs["alone"], "not-joined")
 
 
 def test_a_broker_that_is_taken_in_says_ready(cluster: Cluster) -> None:

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable
 
 import pytest
-from support.members import Orphaned, Seen, judge_group, orphaned
+from support.members import OrphanedPartition, Seen, judge_group, orphaned_partitions
 from support.traffic import Ack, Reader, Writer, judge
 
 from myqueue.errors import Busy, MyQueueError, TimedOut
@@ -160,8 +160,15 @@ def test_p12_what_is_planted_in_a_group_is_found() -> None:
 def test_p12_how_long_an_orphaned_partition_waits() -> None:
     """Of who had it last; one that is nobody's for ever is not left out."""
     seen, forever = a_group(), float("inf")
-    first = orphaned(seen, {"a": 15.0})
-    assert first == [Orphaned(0, 15.0, 13.0, 13.0), Orphaned(1, 15.0, forever, forever)]
-    assert orphaned(seen, {"a": 15.0, "c": 26.0})[0] == Orphaned(0, 15.0, 13.0, 2.0)
-    assert orphaned(seen, {"b": 15.0}) == [], "it had nothing yet"
-    assert orphaned(seen, {"a": 30.0, "b": 50.0})[0] == Orphaned(0, 50.0, forever, forever)
+    first = orphaned_partitions(seen, {"a": 15.0})
+    assert first == [
+        OrphanedPartition(0, 15.0, 13.0, 13.0),
+        OrphanedPartition(1, 15.0, forever, forever),
+    ]
+    assert orphaned_partitions(seen, {"a": 15.0, "c": 26.0})[0] == OrphanedPartition(
+        0, 15.0, 13.0, 2.0
+    )
+    assert orphaned_partitions(seen, {"b": 15.0}) == [], "it had nothing yet"
+    assert orphaned_partitions(seen, {"a": 30.0, "b": 50.0})[0] == OrphanedPartition(
+        0, 50.0, forever, forever
+    )

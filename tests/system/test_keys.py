@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import zmq
-from support.joining import broker, line_of, named
+from support.joining import managers_options, run_foreign_broker, wait_for_event_line
 from support.processes import Cluster, wait_for
 
 from myqueue import errors
@@ -106,14 +106,20 @@ def test_a_client_never_speaks_with_peers(cluster: Cluster, folder: Path, with_k
 
 def test_a_broker_without_the_keys_of_its_cluster_says_so(cluster: Cluster, tmp_path: Path) -> None:
     keyfiles.make_cluster(tmp_path / "others", new_keypair)
-    managers = named(cluster, 1, 2, 3)
+    managers = managers_options(cluster, 1, 2, 3)
     with (
-        broker(tmp_path / "none", 8, *managers) as none,
-        broker(tmp_path / "other", 9, "--keys", str(tmp_path / "others"), *managers) as other,
+        run_foreign_broker(tmp_path / "none", 8, *managers) as none,
+        run_foreign_broker(
+            tmp_path / "other", 9, "--keys", str(tmp_path / "others"), *managers
+        ) as other,
     ):
-        assert "handshake refused: it has keys, we have none" in line_of(none, "not-joined")
-        assert "handshake refused: its keys are not ours" in line_of(other, "not-joined")
-    line_of(cluster.folder / "manager-1.log", "handshake-refused")
+        assert "handshake refused: it has keys, we have none" in wait_for_event_line(
+            none, "not-joined"
+        )
+        assert "handshake refused: its keys are not ours" in wait_for_event_line(
+            other, "not-joined"
+        )
+    wait_for_event_line(cluster.folder / "manager-1.log", "handshake-refused")
 
 
 def test_refused_handshakes_are_counted(cluster: Cluster) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import zmq
-from support.joining import line_of
+from support.joining import wait_for_event_line
 from support.processes import Cluster, Name, free_ports, wait_for
 
 from myqueue import errors
@@ -67,7 +67,7 @@ def test_a_copy_of_a_folder_is_refused_and_named(cluster: Cluster, tmp_path: Pat
                 "address": f"127.0.0.1:{peer}",
                 "connected": real,
             }
-            said = line_of(tmp_path / "log", "not-joined")
+            said = wait_for_event_line(tmp_path / "log", "not-joined")
             assert f"broker 2 is connected already, from {real}" in said and "Stop one" in said
             assert "peer-refused" in cluster.log(("manager", 1))
             check_it_works(cluster)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from support import wal_logs
-from support.joining import line_of
+from support.joining import wait_for_event_line
 from support.processes import Cluster, Name, wait_for
 
 from myqueue.errors import MyQueueError
@@ -160,7 +160,7 @@ def test_a_manager_that_others_contradict_takes_no_part_and_says_so(
     cluster.start(one)
     wait_for("told still", lambda: closed(cluster, one) and told(cluster), 30)
     assert status(cluster, one)["refused"]["1"] == row["why"]
-    hint = line_of(cluster.folder / "manager-1.log", "group-closed")
+    hint = wait_for_event_line(cluster.folder / "manager-1.log", "group-closed")
     for text in (hint, describe([row])[0].advice):
         assert "with an empty folder" in text and "without its note it is closed again" in text
     cluster.check_alive()

@@ -10,7 +10,7 @@ from shutil import copytree
 
 import pytest
 from support import wal_logs as t
-from support.wal_logs import GROUPS, flip, make_log, nth, put
+from support.wal_logs import GROUPS, flip, make_log, nth_record, put
 
 from myqueue import cli
 from myqueue.wal import format as f
@@ -161,7 +161,7 @@ def test_the_core_needs_no_library() -> None:
 
 
 def test_a_finding_does_not_stand_behind_the_bar(myq, daemon: Path, monkeypatch) -> None:
-    path, record = nth(daemon / "wal", f.ENTRY, 30, 2)
+    path, record = nth_record(daemon / "wal", f.ENTRY, 30, 2)
     flip(path, record.position + 72, 4)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     code, out, err = myq("verify", daemon)
@@ -188,7 +188,7 @@ def test_ls(myq, daemon: Path) -> None:
     assert set(states.values()) == {"sealed", "open", "spare", "trash", "new", "damaged"}
     assert states[one.name] == "damaged"
     first = next(row for row in rows if row["state"] == "sealed")
-    footer = nth(wal, f.FOOTER).record
+    footer = nth_record(wal, f.FOOTER).record
     assert first["used_bytes"] == footer.end
     assert first["first_index"] == 1
     assert first["groups"] == 3
@@ -260,7 +260,7 @@ def test_dump_payloads(myq, daemon: Path) -> None:
 
 
 def test_dump_tells_damage_and_goes_on(myq, daemon: Path) -> None:
-    path, record = nth(daemon / "wal", f.ENTRY, 4, 1)
+    path, record = nth_record(daemon / "wal", f.ENTRY, 4, 1)
     flip(path, record.position + 90)
     code, out, err = myq("dump", daemon, "--json", "--kind", "ENTRY")
     assert code == 1
@@ -305,7 +305,7 @@ def test_verify(myq, daemon: Path) -> None:
     code, out, err = myq("verify", daemon)
     assert (code, err) == (0, "")  # and no progress, since this is not a terminal
     assert "no corruption" in out
-    path, record = nth(daemon / "wal", f.ENTRY, 30, 2)
+    path, record = nth_record(daemon / "wal", f.ENTRY, 30, 2)
     flip(path, record.position + 72, 4)
     code, out, _ = myq("verify", daemon)
     assert code == 1

@@ -9,7 +9,7 @@ from shutil import copytree
 
 import pytest
 from support import wal_logs as t
-from support.wal_logs import flip, make_log, nth
+from support.wal_logs import flip, make_log, nth_record
 
 from myqueue import cli
 from myqueue.wal import format as f
@@ -64,7 +64,7 @@ def test_the_manifest(run, daemon: Path) -> None:
     assert manifest["schema"] == "myq.wal.manifest/1"
     assert manifest["source"]["daemon"] == "b1"
     row = manifest["segments"][1]
-    footer = nth(daemon / "wal", f.FOOTER, 0, 1)
+    footer = nth_record(daemon / "wal", f.FOOTER, 0, 1)
     raw = footer.path.read_bytes()
     rows = f.decode_footer(raw[footer.record.position + 72 : footer.record.end])
     assert [one["last_index"] for one in row["groups"]] == [one.last_index for one in rows]
@@ -74,7 +74,7 @@ def test_the_manifest(run, daemon: Path) -> None:
 
 def test_damaged_segments_are_refused_and_the_others_go_on(run, daemon: Path) -> None:
     names = sealed(daemon / "wal")
-    path, record = nth(daemon / "wal", f.ENTRY, 9, 1)
+    path, record = nth_record(daemon / "wal", f.ENTRY, 9, 1)
     flip(path, record.position + 100)
     trailer = t.SEGMENT_BYTES - 72 + 30
     flip(daemon / "wal" / names[2], trailer)

@@ -46,7 +46,7 @@ def events(look: t.Folder) -> tuple[list[Finding], Summary]:
 def grows_when_the_next_is_read(wal: Path) -> Past:
     """A segment that is open when it is read; then it is sealed and the next one is begun."""
     one, following = t.segments(wal)[1:3]
-    entry = t.nth(wal, f.MARK, 3, 1).record
+    entry = t.nth_record(wal, f.MARK, 3, 1).record
     past = Past(wal, one.name, entry.position)
     past.is_over = lambda name, position: name == following.name and position > 0
     return past

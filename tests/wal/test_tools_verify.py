@@ -6,7 +6,7 @@ from shutil import copytree
 
 import pytest
 from support import wal_logs as t
-from support.wal_logs import GROUPS, flip, make_log, nth, put, the_finding
+from support.wal_logs import GROUPS, flip, make_log, nth_record, put, the_finding
 
 from myqueue.wal import format as f
 from myqueue.wal.append.groups import Groups
@@ -45,7 +45,7 @@ def test_nothing_is_changed(wal: Path) -> None:
 @pytest.mark.parametrize("segment", [0, 2])
 @pytest.mark.parametrize("bit", [0, 7])
 def test_one_bit_of_a_payload(wal: Path, segment: int, bit: int) -> None:
-    path, record = nth(wal, f.ENTRY, 17, segment)
+    path, record = nth_record(wal, f.ENTRY, 17, segment)
     byte = record.position + 72 + 123
     flip(path, byte, bit)
     found = the_finding(wal)
@@ -61,7 +61,7 @@ def test_one_bit_of_a_payload(wal: Path, segment: int, bit: int) -> None:
     "kind", [f.ENTRY, f.HARD_STATE, f.MARK, f.FOOTER, f.GROUP_CREATED], ids=f.KIND_NAMES.get
 )
 def test_one_bit_of_a_record_header(wal: Path, kind: int, at: int) -> None:
-    path, record = nth(wal, kind, 0)
+    path, record = nth_record(wal, kind, 0)
     flip(path, record.position + at, 3)
     found = the_finding(wal)
     assert (found.verdict, found.segment, found.position) == ("corrupt", path.name, record.position)
@@ -71,7 +71,7 @@ def test_one_bit_of_a_record_header(wal: Path, kind: int, at: int) -> None:
 
 
 def test_one_bit_of_a_footer(wal: Path) -> None:
-    path, record = nth(wal, f.FOOTER)
+    path, record = nth_record(wal, f.FOOTER)
     flip(path, record.position + 72 + 100, 5)
     found = the_finding(wal)
     assert (found.segment, found.position) == (path.name, record.position)
@@ -99,7 +99,7 @@ def test_one_bit_of_a_segment_header(wal: Path, byte: int) -> None:
 
 
 def test_one_bit_in_the_zeros_behind_the_footer(wal: Path) -> None:
-    path, footer = nth(wal, f.FOOTER)
+    path, footer = nth_record(wal, f.FOOTER)
     end = footer.end
     put(path, end + 8, b"\1")
     found = the_finding(wal)
@@ -108,8 +108,8 @@ def test_one_bit_in_the_zeros_behind_the_footer(wal: Path) -> None:
 
 def test_a_sector_of_zeros(wal: Path) -> None:
     """A record whose header is gone: its group is known from what is missing."""
-    path, record = nth(wal, f.ENTRY, 5)
-    _, after = nth(wal, f.ENTRY, 6)
+    path, record = nth_record(wal, f.ENTRY, 5)
+    _, after = nth_record(wal, f.ENTRY, 6)
     put(path, record.position, bytes(72))
     bad, missing = t.findings(wal)
     assert (bad.segment, bad.position) == (path.name, record.position)
@@ -120,7 +120,9 @@ def test_a_sector_of_zeros(wal: Path) -> None:
 
 def test_many_places_are_all_named(wal: Path) -> None:
     places = [
-        nth(wal, f.ENTRY, number, segment) for segment in (0, 1) for number in range(0, 60, 7)
+        nth_record(wal, f.ENTRY, number, segment)
+        for segment in (0, 1)
+        for number in range(0, 60, 7)
     ]
     for path, record in places:
         flip(path, record.position + 80)
@@ -131,7 +133,7 @@ def test_many_places_are_all_named(wal: Path) -> None:
 
 
 def test_a_cut_file(wal: Path) -> None:
-    path, record = nth(wal, f.ENTRY, 40, 1)
+    path, record = nth_record(wal, f.ENTRY, 40, 1)
     with open(path, "r+b") as file:
         file.truncate(record.position + 100)
     found = t.findings(wal)
@@ -191,7 +193,7 @@ def test_a_number_twice(wal: Path, tmp_path: Path) -> None:
 def test_a_footer_that_tells_something_else(wal: Path) -> None:
     """All checksums are right; the numbers are not."""
     one = t.segments(wal)[0]
-    path, footer = nth(wal, f.FOOTER)
+    path, footer = nth_record(wal, f.FOOTER)
     raw = path.read_bytes()[footer.position + 72 : footer.end]
     rows = f.decode_footer(raw)
     rows[0] = rows[0]._replace(entries=rows[0].entries + 1)
@@ -215,7 +217,7 @@ def test_a_footer_that_tells_something_else(wal: Path) -> None:
 )
 def test_a_mark_that_tells_something_else(wal: Path, change: dict, said: str) -> None:
     one = t.segments(wal)[1]
-    path, mark = nth(wal, f.MARK, 0, 1)
+    path, mark = nth_record(wal, f.MARK, 0, 1)
     fields = {"index": mark.index, "term": mark.term, "offset": mark.offset, "count": mark.count}
     fields.update(change)
     header = f.encode_record(
@@ -306,7 +308,7 @@ def test_one_bit_in_a_gibibyte(tmp_path: Path) -> None:
         segment_bytes=64 << 20,
     )
     assert sum(one.size for one in t.segments(wal)) >= 1 << 30
-    path, record = nth(wal, f.ENTRY, 1234, 9)
+    path, record = nth_record(wal, f.ENTRY, 1234, 9)
     byte = record.position + 72 + 9999
     flip(path, byte, 6)
     found = the_finding(wal)
