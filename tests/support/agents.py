@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def myq(folder: Path, *words: str, code: int = 0) -> str:
-    """What a command says in that folder; nothing of the caller's settings is seen there."""
+    """Run a command in that folder, without the caller's settings; return its result."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MYQ_")}
     done = subprocess.run(
         [sys.executable, "-P", "-m", "myqueue.cli", *words],
@@ -29,7 +29,7 @@ def myq(folder: Path, *words: str, code: int = 0) -> str:
 
 @contextmanager
 def one_of_each(folder: Path) -> Iterator[Path]:
-    """One manager, one broker, a gateway, on free ports."""
+    """Write settings for one manager, one broker and a gateway on free ports."""
     words = ("--managers", "1", "--brokers", "1", "--port-base", "0", "--wait", "120")
     myq(folder, "up", *words, "--detach")
     try:

@@ -27,7 +27,7 @@ def forged(
     producer: int = 0,
     sequence: int = 0,
 ) -> bytes:
-    """A batch of any body, with a right checksum. `size` is what it says to unpack to."""
+    """Make a batch of any body with a correct checksum; `size` is its announced size."""
     says = len(body) if size is None else size
     first = batch._FIRST.pack(
         batch.MAGIC, batch.VERSION, codec, count, producer, 0, says, sequence, WALL_MS, len(body)
@@ -36,6 +36,6 @@ def forged(
 
 
 def unreadable(count: int = 1) -> bytes:
-    """Outside it is as it should be, and its values are one too few."""
+    """Make a batch with a valid header and one value too few."""
     body: bytes = msgpack.packb(([b"v" * 10] * (count - 1), None, None, None))
     return forged(body, count)

@@ -207,7 +207,7 @@ class FakeEngine:
     # -- what happens --------------------------------------------------------------------------
 
     def lead(self, replica: FakeReplica, ready: bool = True) -> None:
-        """Elected in a new term; ready as soon as its first entry is applied."""
+        """Let the replica lead a new term; it is ready as soon as its first entry is applied."""
         node = replica.node
         node.term, node.role, replica.leader_node = node.term + 1, t.Role.LEADER, self.node
         replica.is_ready = False
@@ -217,7 +217,7 @@ class FakeEngine:
             self.apply(replica)
 
     def depose(self, replica: FakeReplica, leader: int = 0) -> None:
-        """Another leads in a later term; what was not applied is cut off."""
+        """Let another replica lead a later term; entries that were not applied are cut off."""
         node, lost = replica.node, replica.machine.applied_index + 1
         node.role, node.term, replica.leader_node = t.Role.FOLLOWER, node.term + 1, leader
         replica.is_ready = False
@@ -227,7 +227,7 @@ class FakeEngine:
             self.owner.dropped(replica, lost)  # type: ignore[arg-type]
 
     def apply(self, replica: FakeReplica, last: int = 0) -> None:
-        """As the engine does: ready first, then the entries."""
+        """Apply as the engine does: first `ready`, then the entries."""
         first = replica.machine.applied_index + 1
         last = last or replica.log.last_index
         if last < first:
@@ -280,14 +280,14 @@ class World:
         return made  # type: ignore[no-any-return]
 
     def ask(self, kind: int, *fields: Any, frames: Any = (), client: Client | None = None) -> int:
-        """One request in this turn; its number."""
+        """Send one request in this turn; return its number."""
         self.numbers += 100
         envelope = protocol.decode(protocol.encode(kind, self.numbers, *fields))
         self.broker.request(client or self.client, envelope, list(frames))
         return self.numbers
 
     def answers(self) -> list[tuple[list[Any], list[Any]]]:
-        """What was answered since the last call: (envelope, frames)."""
+        """Return the answers since the last call: (envelope, frames)."""
         replies, self.engine.replies = self.engine.replies, []
         return [(envelope, frames) for _, envelope, frames in replies]
 
@@ -296,6 +296,6 @@ class World:
         return self.answers()
 
     def produce(self, *batches: Any, group: int = GROUP) -> list[list[Any]]:
-        """One PRODUCE and the end of the turn: its results."""
+        """Send one PRODUCE, end the turn, return its results."""
         self.ask(protocol.PRODUCE, [group] * len(batches), frames=batches)
         return [row for envelope, _ in self.turn() if envelope[1] == 31 for row in envelope[3]]

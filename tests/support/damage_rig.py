@@ -21,7 +21,7 @@ LOST = 8  # an index
 
 
 def write_segments(net: EngineNet) -> None:
-    """Two groups on three nodes, some segments, and nothing left in memory."""
+    """Write two groups on three nodes into several segments; no entry stays in memory."""
     net.create(GROUP)
     net.create(OTHER)
     for _ in range(4):
@@ -52,7 +52,7 @@ def place_of(node: Node, index: int, group: int = GROUP) -> tuple[Path, Row]:
 
 
 def damage(node: Node, index: int = LOST, group: int = GROUP, *, header: bool = False) -> Path:
-    """One bit of an entry, in a file that its daemon has open."""
+    """Flip one bit of an entry, in a file that its daemon has open."""
     path, row = place_of(node, index, group)
     at = 20 if header else f.RECORD_HEADER_BYTES + row.length // 2
     wal_logs.flip(path, row.position + at)
@@ -76,7 +76,7 @@ def payloads(node: Node, group: int = GROUP) -> list[bytes]:
 
 
 def wait_until_repaired(net: EngineNet, node: Node, path: Path) -> None:
-    """All is read as it was, the segment is gone, and nothing is wrong with what is left."""
+    """Wait until every entry reads as before, the segment is removed and the log is sound."""
     repair = node.engine.repair
     net.until("repaired", lambda: repair.repaired_segments and not repair.damaged_segments, 6000)
     assert not repair.lost_entries and all(
@@ -97,7 +97,7 @@ def wait_until_repaired(net: EngineNet, node: Node, path: Path) -> None:
 
 
 def damage_and_notice(net: EngineNet, nodes: list[Node], index: int = LOST) -> None:
-    """The same entry on each of them, and noticed."""
+    """Damage the same entry on each node, and read it, so that each notices."""
     for node in nodes:
         damage(node, index)
         with pytest.raises(errors.NotReady):

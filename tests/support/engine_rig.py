@@ -35,7 +35,7 @@ class Clock:
 
 
 class RecordingOwner:
-    """An owner that writes down what it hears."""
+    """An owner that records every call of the engine."""
 
     def __init__(self) -> None:
         self.reads: list[int] = []
@@ -164,7 +164,7 @@ class EngineNet:
         time.sleep(0.0005)
 
     def directions(self) -> list[tuple[int, int]]:
-        """All (from, to)."""
+        """Return every pair (from, to)."""
         return [(a, b) for a in self.nodes for b in self.nodes if a != b]
 
     def until(self, what: str, condition: Callable[[], Any], turns: int = 3000) -> Any:
@@ -185,7 +185,7 @@ class EngineNet:
         return found
 
     def write(self, count: int = 1, group: int = GROUP, size: int = 100) -> None:
-        """Entries of one message each, applied everywhere that is reached."""
+        """Propose entries of one message each, and wait until the leader has applied them."""
         leader = self.leader(group)
         items = [t.Proposal(1, self.clock.wall + at, t.DATA, bytes(size)) for at in range(count)]
         first = leader.engine.propose(leader.replica(group), items)
@@ -193,7 +193,7 @@ class EngineNet:
         self.until(f"{last} applied", lambda: leader.replica(group).node.applied_index >= last)
 
     def wait_until_settled(self, group: int = GROUP) -> None:
-        """All replicas applied the same."""
+        """Turn until all replicas have applied the same entries."""
 
         def same() -> bool:
             at = {n.replica(group).node.applied_index for n in self.nodes.values() if n.runs}

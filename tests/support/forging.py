@@ -38,7 +38,7 @@ class ForgedRecord:
             return file.read(f.RECORD_HEADER_BYTES + self.record.length)
 
     def flip(self, offset: int, bit: int = 0) -> None:
-        """A bit of the record, counted from the beginning of its header."""
+        """Flip a bit of the record, counted from the beginning of its header."""
         value = self.raw()[offset]
         self.put(self.position + offset, bytes([value ^ 1 << bit]))
 

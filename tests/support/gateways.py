@@ -64,7 +64,7 @@ class Gateway:
             self.process = None
 
     def stop(self, within_s: float = 15.0) -> float:
-        """SIGTERM; how long it took. It has to end with 0."""
+        """Send SIGTERM, check exit code 0, return the seconds it took."""
         assert self.process is not None
         begin = time.monotonic()
         self.process.send_signal(signal.SIGTERM)
@@ -74,7 +74,7 @@ class Gateway:
         return time.monotonic() - begin
 
     def check(self) -> None:
-        """It lives, and nothing went wrong inside."""
+        """Check that the process lives and logged no crash."""
         assert self.process is not None and self.process.poll() is None, self.log[-3000:]
         assert "Traceback" not in self.log, self.log[-5000:]
 
@@ -95,7 +95,7 @@ def ask(
     headers: dict[str, str] | None = None,
     **query: Any,
 ) -> Answer:
-    """One request on a connection of its own: status and JSON."""
+    """Send one request on a new connection; return status and JSON."""
     with Client([port], timeout=timeout) as client:
         return client.ask(method, path, body, headers=headers, **query)
 
@@ -145,7 +145,7 @@ class Client:
         seconds: float = 90.0,
         **query: Any,
     ) -> dict[str, Any]:
-        """Repeats with the same Idempotency-Key, at any gateway, until it succeeds."""
+        """Repeat with the same Idempotency-Key, at any gateway, until it succeeds."""
         end = time.monotonic() + seconds
         while True:
             try:
@@ -184,7 +184,7 @@ BESIDE = {
 
 
 def check_form(status: int, answer: dict[str, Any], method: str = "GET") -> None:
-    """What every answer of the API has."""
+    """Check the fields that every answer of the API has."""
     if method == "HEAD":
         return
     if status == 200:

@@ -1,4 +1,4 @@
-"""What the managers say of a consumer group, and a watch over its positions."""
+"""Consumer groups as the managers describe them, and a watch over their positions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def is_assigned(cluster: Cluster, group: str, members: int) -> bool:
 
 
 class PositionWatch(threading.Thread):
-    """Watches that committed positions never go back."""
+    """A thread that checks that committed positions never go back."""
 
     def __init__(self, cluster: Cluster, topic: str, group: str) -> None:
         super().__init__(daemon=True)
@@ -58,7 +58,7 @@ class PositionWatch(threading.Thread):
 
 
 def ends_of(writer: Writer) -> dict[int, int]:
-    """Of each partition the offset behind the last message that was acknowledged to it."""
+    """Return, for each partition, the offset after its last message acknowledged to `writer`."""
     ends: dict[int, int] = defaultdict(int)
     for one in writer.acked.values():
         ends[one.partition] = max(ends[one.partition], one.offset + 1)

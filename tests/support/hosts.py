@@ -50,7 +50,7 @@ def _run(command: list[str], given: str | None = None) -> str:
 
 @cache
 def what_is_missing() -> str:
-    """Why there can't be several hosts here; "" if there can."""
+    """Return why this machine can't have several hosts; "" if it can."""
     if os.geteuid() != 0:
         return "only root can make network namespaces: several hosts are not tested"
     for tool in ("ip", "tc"):
@@ -66,7 +66,7 @@ def what_is_missing() -> str:
 
 
 def filter_against(targets: Iterable[str]) -> str:
-    """A program that drops what is addressed to one of these IPv4 addresses."""
+    """Return a BPF program that drops packets to one of these IPv4 addresses."""
     numbers = [int.from_bytes(bytes(map(int, target.split("."))), "big") for target in targets]
     left = len(numbers)
     lines = [
@@ -124,7 +124,7 @@ class Network:
         self._tc(SWITCH, "qdisc", "add", "dev", "p254", "clsact")
 
     def add(self, host: str) -> None:
-        """One more host on the switch."""
+        """Connect one more host to the switch."""
         number = len(self.addresses)
         port = self._ports[host] = f"p{number}"
         self.addresses[host] = f"{self._subnet}.{number}"
@@ -152,7 +152,7 @@ class Network:
         _run(["tc", "-n", self._space(host), *words])
 
     def within(self, host: str, command: list[str]) -> list[str]:
-        """The same command on that host; the process that is started becomes the command."""
+        """Return the command that runs this one on that host, in the same process."""
         return ["ip", "netns", "exec", self._space(host), *command]
 
     # -- links -----------------------------------------------------------------------------------
@@ -162,11 +162,11 @@ class Network:
         return [host for host in self.addresses if host != CLIENTS]
 
     def cut(self, directions: Iterable[Direction]) -> None:
-        """Nothing gets through this way any more; the other way is another matter."""
+        """Drop all packets in this direction; the other direction stays open."""
         self._change(self._cuts | set(directions))
 
     def heal(self, directions: Iterable[Direction] | None = None) -> None:
-        """These again, or all."""
+        """Open these directions again, or all."""
         self._change(set() if directions is None else self._cuts - set(directions))
 
     def _change(self, cuts: set[Direction]) -> None:
@@ -213,7 +213,7 @@ def _remove(mark: str) -> None:
 
 
 def _sweep() -> None:
-    """What belongs to processes that are gone."""
+    """Remove namespaces of test processes that have ended."""
     for line in ip("netns", "list").splitlines():
         found = re.match(r"(myq-(\d+)-[0-9a-f]{4})-", line)
         if found and not Path(f"/proc/{found[2]}").exists():

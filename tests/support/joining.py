@@ -1,4 +1,4 @@
-"""Brokers that belong to no cluster of a test, and what they say."""
+"""Brokers that a test starts outside of its cluster, and their log lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.processes import Cluster, free_ports, wait_for
 
 @contextmanager
 def run_foreign_broker(folder: Path, number: int, *words: str) -> Iterator[Path]:
-    """One with these settings; where its log is."""
+    """Run a broker with these settings; yield the path of its log."""
     folder.mkdir()
     client, peer = free_ports(2)
     command = [
@@ -30,13 +30,13 @@ def run_foreign_broker(folder: Path, number: int, *words: str) -> Iterator[Path]
 
 
 def managers_options(cluster: Cluster, *numbers: int) -> list[str]:
-    """--managers for these."""
+    """Return the options --managers for these managers."""
     ports = {number: cluster.ports["manager", number][1] for number in numbers}
     return [word for n, port in ports.items() for word in ("--managers", f"{n}@127.0.0.1:{port}")]
 
 
 def wait_for_event_line(path: Path, event: str) -> str:
-    """The first line of this event."""
+    """Wait for the first log line of this event, and return it."""
 
     def find() -> str:
         lines = path.read_text().splitlines()

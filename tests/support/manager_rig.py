@@ -52,7 +52,7 @@ class FakeReplica:
 
 
 class FakeEngine:
-    """See the module's docstring."""
+    """The engine, played by hand: it records calls, and keeps proposals until `commit`."""
 
     def __init__(self, node: int, owner: Manager) -> None:
         self.node, self.owner, self.incarnation = node, owner, 77
@@ -145,7 +145,7 @@ def config_of(node: int, managers: int) -> DaemonConfig:
 
 
 class ManagerCluster:
-    """One manager, and brokers as it hears them."""
+    """One manager, and brokers that send it heartbeats."""
 
     def __init__(self, brokers: int = 0, managers: int = 3, *, leads: bool = True) -> None:
         self.lines: list[tuple[str, dict[str, Any]]] = []
@@ -187,7 +187,7 @@ class ManagerCluster:
         self.manager.changed(cast(Any, replica))
 
     def commit(self) -> list[Any]:
-        """What was proposed is applied, and whoever waits is told."""
+        """Apply every proposal, and answer the requests that wait for one."""
         engine, replica = self.engine, self.replica
         first = engine.index - len(engine.pending) + 1
         entries: list[Any] = [
@@ -203,7 +203,7 @@ class ManagerCluster:
         return cast(list[Any], results)
 
     def turn(self, passed_ms: int = 50) -> list[Any]:
-        """Time passes, and all that is due is done and committed."""
+        """Let time pass; do and commit all that is due."""
         self.engine.now += passed_ms
         self.manager.tick(self.engine.now)
         return self.commit()
@@ -217,7 +217,7 @@ class ManagerCluster:
         return self._request
 
     def answers(self) -> list[Any]:
-        """Answers since the last call: [kind, request, fields…]."""
+        """Return the answers since the last call: [kind, request, fields…]."""
         found = [envelope[1:] for _, envelope in self.engine.replies]
         self.engine.replies.clear()
         return found
@@ -227,7 +227,7 @@ class ManagerCluster:
         return found
 
     def update(self, operation: str, **arguments: Any) -> Any:
-        """The result of an update that is done at once."""
+        """Send an update, commit it, return its result."""
         key = (self._request + 1).to_bytes(16, "big")
         self.ask(protocol.UPDATE, key, operation, arguments)
         self.commit()
@@ -242,7 +242,7 @@ class ManagerCluster:
         return fields[1]
 
     def routes(self, *topics: str) -> Any:
-        """[applied, brokers, topics, unknown]."""
+        """Return [applied, brokers, topics, unknown]."""
         self.ask(protocol.ROUTE, list(topics), 0)
         kind, _, *fields = self.answer()
         assert kind == protocol.ROUTES
@@ -254,7 +254,7 @@ class ManagerCluster:
         return SimpleNamespace(kind=kind, node=node, name=f"{kind} {node}", disk="", identity=b"")
 
     def beat(self, node: int, **changes: Any) -> Any:
-        """One beat of a broker; it does what the orders say, and they are returned."""
+        """Send one heartbeat of a broker, which follows the orders; return the orders."""
         broker = self.brokers[node]
         frame = protocol.encode(protocol.BEAT, 1, broker.state(**changes))
         self.manager.handle_peer_request(self.peer("broker", node), protocol.decode(frame), [])
@@ -264,7 +264,7 @@ class ManagerCluster:
         return envelope[3]
 
     def manager_beat(self, node: int, **changes: Any) -> None:
-        """One beat of another manager; it is answered."""
+        """Send one heartbeat of another manager; it must be answered."""
         state = {
             "disk": f"manager-disk-{node}",
             "incarnation": 5,
@@ -285,14 +285,14 @@ class ManagerCluster:
             self.beat(node)
 
     def live(self, passed_ms: int) -> None:
-        """Time passes while all brokers beat."""
+        """Let time pass while all brokers send heartbeats."""
         for _ in range(passed_ms // 300):
             self.beat_all()
             self.turn(300)
         self.beat_all()
 
     def lead_all(self) -> None:
-        """Brokers learn what to hold; the preferred ones lead."""
+        """Let every broker follow its orders; the preferred replicas lead."""
         self.beat_all()
         for topic in self.tables.topics.values():
             for partition in topic.partitions:
@@ -301,7 +301,7 @@ class ManagerCluster:
 
 
 class FakeBroker:
-    """What a broker says in its beats, and holds by orders."""
+    """A broker: the state in its heartbeats, and the groups it holds by orders."""
 
     def __init__(self, node: int) -> None:
         self.node, self.incarnation, self.disk = node, 1000 + node, f"disk-{node}"
@@ -361,7 +361,7 @@ class FakeBroker:
         return next((drawn for node, drawn in self.groups[group][4] if node == self.node), 0)
 
     def members_of(self, group: int) -> list[list[Any]]:
-        """Founders, unless the test says something else."""
+        """Return the members of a group: its founders, unless the test set others."""
         founders = [[node, drawn, True] for node, drawn in self.groups[group][4]]
         return self.members.get(group, founders)
 

@@ -30,7 +30,7 @@ class Seen(NamedTuple):
 
 
 class Member(threading.Thread):
-    """Reads and commits until it is told to stop, or dies."""
+    """A thread that reads and commits until it is stopped, or dies."""
 
     def __init__(self, cluster: str, topic: str, name: str, **settings: Any) -> None:
         super().__init__(name=name, daemon=True)
@@ -96,7 +96,7 @@ class Member(threading.Thread):
         return sum(what == "lost" for what, _, _ in self.history)
 
     def die(self) -> None:
-        """Without a word to anybody; so nobody is told either that it was not closed."""
+        """End without leaving the group, and without the warning of an unclosed consumer."""
         self.consumer._session.close()
         self.consumer.parting.is_closed = True
         self.stop()

@@ -21,7 +21,7 @@ CLUSTER = "test"
 
 
 class Script:
-    """Numbers entries and keys."""
+    """Makes entries with consecutive indexes and keys."""
 
     def __init__(self, index: int = 0) -> None:
         self.index = index
@@ -41,7 +41,7 @@ class Script:
 
 
 class Rig:
-    """One machine, fed one operation after the other."""
+    """One machine to which a test applies one operation after the other."""
 
     def __init__(self, brokers: int = 0, hosts: int | None = None) -> None:
         self.machine = MetadataMachine(CLUSTER)
@@ -58,7 +58,7 @@ class Rig:
         return found
 
     def refused(self, operation: str, **arguments: Any) -> MyQueueError:
-        """The refusal; it left nothing behind but itself."""
+        """Run an operation that must be refused without changing state; return the refusal."""
         before = self.machine.snapshot()
         index = self.machine.applied_index
         found = self.outcome(operation, b"", **arguments)
@@ -80,14 +80,14 @@ def broker(node: int, hosts: int = 1000, disk: str = "") -> dict[str, Any]:
 
 
 def comparable(outcome: Any) -> Any:
-    """For comparing: errors by what is told of them."""
+    """Return an outcome that can be compared; an error as type, code and text."""
     if isinstance(outcome, MyQueueError):
         return (type(outcome).__name__, outcome.code, str(outcome))
     return outcome
 
 
 def random_script(random: Random, length: int) -> list[Entry]:
-    """A history. It does not look at any machine, so some of it is refused; that is meant."""
+    """Make a random history. It knows no machine, so some entries are refused on purpose."""
     script = Script()
     names = ["orders", "events", "a.b-c_d", "logs", "bad name", ""]
     entries: list[Entry] = []
@@ -147,7 +147,7 @@ def random_script(random: Random, length: int) -> list[Entry]:
 def _of_groups(
     random: Random, choice: int, topic: str, number: int, index: int
 ) -> tuple[str, dict[str, Any]]:
-    """Something that happens to a consumer group."""
+    """Make a random operation on a consumer group."""
     group, member = random.choice(["g1", "g2"]), random.randint(0, index)
     if choice == 12:
         return "join_group", {"group": group, "topics": [topic, "orders"]}
@@ -167,7 +167,7 @@ def _of_groups(
 
 
 def history_digest(seed: int, length: int) -> str:
-    """A digest of all results, all saved rows and the last state."""
+    """Return a digest of all results, all saved rows and the last state."""
     machine = MetadataMachine(CLUSTER)
     digest = hashlib.sha256()
     for entry in random_script(Random(seed), length):

@@ -46,7 +46,7 @@ class MovingCluster(ManagerCluster):
         self.away[node] = self.brokers.pop(node)
 
     def start(self, node: int, disk: str = "") -> None:
-        """Again; with a new disk all that it had is lost."""
+        """Start a broker again; with a new disk it has lost everything."""
         old = self.away.pop(node)
         broker = self.add(node)
         broker.incarnation = old.incarnation + 1000
@@ -54,7 +54,7 @@ class MovingCluster(ManagerCluster):
         broker.groups = {} if disk else old.groups
 
     def operate(self, operation: str, **arguments: Any) -> None:
-        """What only managers propose."""
+        """Apply an operation that only managers propose."""
         payload = pack_command(b"", operation, arguments)
         self.engine.pending.append(Proposal(0, WALL_MS, COMMAND, payload))
         self.engine.index += 1
@@ -63,7 +63,7 @@ class MovingCluster(ManagerCluster):
     # -- groups --------------------------------------------------------------------------------
 
     def pass_time(self, passed_ms: int) -> None:
-        """Beats every 300 ms; the groups take a step between two of them."""
+        """Send heartbeats every 300 ms; the groups take a step between two of them."""
         for _ in range(passed_ms // 300):
             self.live(300)
             self.step_all()
@@ -134,7 +134,7 @@ class MovingCluster(ManagerCluster):
     # -- what became of it ---------------------------------------------------------------------
 
     def busy(self) -> Counter[int]:
-        """Replicas on their way to a broker or from it."""
+        """Count, for each broker, the replicas that move to it or from it."""
         out: Counter[int] = Counter()
         for group in self.tables.moving:
             one, config = self.tables.partition(group), self.configs.get(group)
@@ -144,7 +144,7 @@ class MovingCluster(ManagerCluster):
         return out
 
     def held(self) -> dict[int, int]:
-        """What brokers really have."""
+        """Count the replicas that each broker really has."""
         return {node: len(broker.groups) for node, broker in sorted(self.brokers.items())}
 
     def led(self) -> dict[int, int]:
@@ -159,7 +159,7 @@ class MovingCluster(ManagerCluster):
             self.pass_time(300)
 
     def is_settled(self) -> bool:
-        """Every group is as it is wanted, and nobody has anything else."""
+        """True if every group has its wanted members, and no broker has any other replica."""
         tables = self.tables
         if tables.moving or tables.gone:
             return False

@@ -30,7 +30,7 @@ def answer(world: World, state: dict[str, Any], manager: int = 1, beat: int = 0)
 
 
 def beats(world: World) -> list[tuple[int, int, dict[str, Any]]]:
-    """(manager, number, state) since the last call."""
+    """Return the heartbeats since the last call: (manager, number, state)."""
     sent, world.engine.beats = world.engine.beats, []
     return [(peer[1], envelope[2], envelope[3]) for peer, envelope in sent]
 

@@ -30,7 +30,7 @@ class PartitionLog:
         return made
 
     def cut(self, start: int) -> None:
-        """Retention removed what is before this offset."""
+        """Remove messages before this offset, as retention does."""
         self.start = start
         self.batches = [row for row in self.batches if self._end_of(row) > start]
 
@@ -38,7 +38,7 @@ class PartitionLog:
         return row[0] + batch.header(row[1]).count
 
     def fetch(self, offset: int, max_bytes: int = 1 << 30) -> tuple[list[Any], list[bytes]]:
-        """A part of FETCHED, and its frames."""
+        """Return a part of FETCHED, and its frames."""
         if not self.start <= offset <= self.end:
             return [self.group, OffsetOutOfRange.code, self.start, self.end, [], None], []
         rows, size = [], 0
@@ -52,14 +52,14 @@ class PartitionLog:
         return [self.group, 0, self.start, self.end, heads, None], [frame for _, frame in rows]
 
     def offsets(self, who: str | None, time_ms: int | None) -> list[Any]:
-        """A part of POSITIONS."""
+        """Return a part of POSITIONS."""
         position = self.positions.get(who) if who else None
         times = ((batch.header(frame).time_ms, base) for base, frame in self.batches)
         at_time = next((base for at, base in times if time_ms is not None and at >= time_ms), None)
         return [self.group, 0, self.start, self.end, position, at_time, 0]
 
     def commit(self, who: str, offset: int) -> list[Any]:
-        """A part of COMMITTED."""
+        """Return a part of COMMITTED."""
         self.positions[who] = max(offset, self.positions.get(who, 0))
         return [self.group, 0, self.positions[who], None]
 
@@ -103,7 +103,7 @@ class Bench:
             reading.check_invariants()
 
     def take(self, count: int = 1 << 30) -> list[Message]:
-        """As poll does it: run after run, until there are so many."""
+        """Take messages as `poll` does: run after run, up to `count`."""
         out: list[Message] = []
         while len(out) < count and (run := self.sub.next_run(self.now)) is not None:
             out += islice(run, count - len(out))

@@ -27,7 +27,7 @@ def records(daemon: Path) -> list[f.Record]:
 
 
 def messages(daemon: Path) -> list[Row]:
-    """Of a log without truncations, all of it committed."""
+    """Read the messages of a log that has no truncations and is committed as a whole."""
     files = RealFiles(str(daemon / "wal"), read_only=True)
     out = []
     for segment in survey(files):

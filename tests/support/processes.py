@@ -41,7 +41,7 @@ _ports = itertools.cycle(_ports_of_this_worker())
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody has now, and that no other test of this process was given before."""
+    """Return ports that are free now, and that no other test of this process was given."""
     held: list[socket.socket] = []
     try:
         while len(held) < count:
@@ -59,7 +59,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def wait_for(what: str, condition: Callable[[], Any], seconds: float = 20.0) -> Any:
-    """Polls for what has no event of its own: the state of other processes."""
+    """Poll until `condition` holds: the state of other processes has no event."""
     end = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < end, f"not within {seconds} s: {what}"
@@ -119,7 +119,7 @@ class Cluster:
         return ("broker", max(number for kind, number in self.names if kind == "broker") + 1)
 
     def add_broker(self) -> Name:
-        """One more, which registers by itself."""
+        """Start one more broker, which registers by itself."""
         name = self.next_broker()
         client, peer = free_ports(2)
         self.ports[name] = (client, peer)
@@ -128,7 +128,7 @@ class Cluster:
         return name
 
     def wipe(self, name: Name) -> None:
-        """What is left after its disk was replaced."""
+        """Remove the data of a daemon, as if its disk was replaced."""
         shutil.rmtree(self.data(name))
 
     def start(self, *names: Name) -> None:
@@ -141,7 +141,7 @@ class Cluster:
                 )
 
     def kill(self, *names: Name) -> None:
-        """SIGKILL, as a power cut that spares the disk's cache."""
+        """Send SIGKILL; what the daemon wrote stays in the page cache."""
         for name in names:
             self.processes[name].kill()
         for name in names:
@@ -149,7 +149,7 @@ class Cluster:
             self.paused.discard(name)
 
     def stop(self, *names: Name, within_s: float = 10.0) -> None:
-        """SIGTERM; a daemon that does not end cleanly fails the test."""
+        """Send SIGTERM; a daemon that does not end cleanly fails the test."""
         for name in names:
             self.processes[name].terminate()
         for name in names:
@@ -165,7 +165,7 @@ class Cluster:
         self.paused.discard(name)
 
     def check_alive(self) -> None:
-        """No daemon ended by itself."""
+        """Check that no daemon ended by itself."""
         for name, process in self.processes.items():
             code = process.poll()
             assert code is None, f"{name} ended with {code}:\n{self.log(name)[-3000:]}"
@@ -209,7 +209,7 @@ class Cluster:
         return self._session
 
     def problems(self) -> list[Any] | None:
-        """What is not well, as the managers' leader says; None if it does not say."""
+        """Return the problems that the managers' leader reports; None if it does not answer."""
         try:
             asked = self.session.read("problems", linearizable=True, timeout_ms=1000)
             return list(asked.result()["problems"])
@@ -235,7 +235,7 @@ class Cluster:
             raise AssertionError(f"{error}: {self.problems()}") from None
 
     def leader_of(self, topic: str, partition: int = 0) -> Name:
-        """The broker that leads a partition now."""
+        """Wait for a leader of the partition, and return its broker."""
 
         def find() -> int:
             try:

@@ -34,7 +34,7 @@ def replica_id(node: int) -> int:
 
 
 def values_of(topic: str, first: int, count: int, size: int) -> list[bytes]:
-    """Different for every message, and known to the test."""
+    """Return values that differ for every message and that a test can compute."""
     return [
         (b"%s %d " % (topic.encode(), one)).ljust(size, b".") for one in range(first, first + count)
     ]
@@ -43,7 +43,7 @@ def values_of(topic: str, first: int, count: int, size: int) -> list[bytes]:
 def make_entry(
     log: list[t.Entry], kind: int, payload: bytes, count: int, term: int = TERM
 ) -> t.Entry:
-    """The entry that follows these."""
+    """Make the entry that follows these."""
     last = log[-1] if log else None
     index = last[t.INDEX] + 1 if last else 1
     offset = last[t.OFFSET] + last[t.COUNT] if last else 0
@@ -163,14 +163,14 @@ class Broker:
         self.flush()
 
     def apply(self, topic: Topic, entries: list[t.Entry]) -> None:
-        """What a daemon does with committed entries: its store gets the state."""
+        """Apply committed entries as a daemon does: the store gets the state."""
         machine = self.machines[topic.group]
         machine.apply(entries)
         puts, deletes = machine.take_changes()
         self.log.index.apply({topic.group: (machine.applied_index, puts, deletes)})
 
     def reclaim(self, now_ms: int) -> None:
-        """One pass, as the daemon's loop steps it."""
+        """Run one pass of reclaim, as the daemon's loop steps it."""
         self.flush()
         deadline = monotonic() + 20
         reclaimer = self.log.reclaimer
@@ -193,7 +193,7 @@ def write_cluster(
     segment_bytes: int = 1 << 16,
     apply: bool = True,
 ) -> dict[int, Path]:
-    """All of it, as a healthy cluster would have it; the brokers' folders by node."""
+    """Write the logs of a healthy cluster; return the brokers' folders by node."""
     nodes = tuple(nodes)
     out = {}
     for node in nodes:

@@ -71,7 +71,7 @@ class FastApplication:
 
 
 class BareConnection:
-    """A bare connection."""
+    """A TCP connection that sends bytes as they are given."""
 
     def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
         self.sock = socket.create_connection(("127.0.0.1", port), 30)

@@ -17,7 +17,7 @@ Row = dict[str, Any]
 
 
 def brokers(cluster: Cluster) -> dict[int, Row]:
-    """What the managers' leader knows; {} if there is none right now."""
+    """Return the brokers that the managers' leader knows; {} if there is no leader now."""
     try:
         asked = cluster.session.read("brokers", linearizable=True, timeout_ms=1000)
         return {row["node"]: row for row in asked.result()["brokers"]}
@@ -26,7 +26,7 @@ def brokers(cluster: Cluster) -> dict[int, Row]:
 
 
 def is_even(cluster: Cluster, partitions: int, replication: int = 3) -> bool:
-    """Replicas and leaders within 10 % of even, or within 1; and all is well."""
+    """True if replicas and leaders are within 10 % of even, or within 1, without a problem."""
     rows = [row for row in brokers(cluster).values() if row["state"] == "active"]
     for count, total in (("replicas", partitions * replication), ("leads", partitions)):
         even = total / max(1, len(rows))
@@ -38,7 +38,7 @@ def is_even(cluster: Cluster, partitions: int, replication: int = 3) -> bool:
 
 
 def is_at_rest(cluster: Cluster) -> bool:
-    """Every partition is whole, and nothing moves."""
+    """True if every partition has all its replicas, and none moves."""
     rows = brokers(cluster)
     return bool(rows) and not any(r["leaving"] for r in rows.values()) and not cluster.problems()
 
@@ -75,7 +75,7 @@ def drain_and_wait(cluster: Cluster, node: int, seconds: float) -> None:
 
 
 def read_status(cluster: Cluster, name: Name) -> Row:
-    """What it says itself."""
+    """Return the STATUS of a daemon."""
     address = f"tcp://127.0.0.1:{cluster.ports[name][0]}"
     asked = cluster.session.call(address, protocol.STATUS, (0,), timeout_ms=3000)
     found: Row = asked.result().envelope[3]
@@ -83,6 +83,6 @@ def read_status(cluster: Cluster, name: Name) -> Row:
 
 
 def count_held_groups(cluster: Cluster, name: Name) -> int:
-    """Groups on its disk."""
+    """Count the groups on the disk of a broker."""
     found = read_status(cluster, name)
     return int(found["groups_total"]) + len(found["refused"])

@@ -79,7 +79,7 @@ class Writer(threading.Thread):
         delivery.add_done_callback(settled)
 
     def finish(self, timeout_s: float) -> None:
-        """Stop sending, wait until all is settled."""
+        """Stop sending, and wait until every message is acknowledged or failed."""
         self._stop_asked.set()
         self.join(timeout_s)
         assert not self.is_alive(), f"{self.name} hangs"
@@ -88,7 +88,7 @@ class Writer(threading.Thread):
         self.producer.close(5)
 
     def abandon(self) -> None:
-        """Stop, although there is nobody any more to take what waits."""
+        """Stop without waiting for messages that no broker can take any more."""
         self._stop_asked.set()
         self.join(30)
         with suppress(MyQueueError):
@@ -134,7 +134,7 @@ class Reader(threading.Thread):
         return sum(map(len, self.seen.values()))
 
     def abandon(self) -> None:
-        """Stop, although there is nobody any more to hear of it."""
+        """Stop without waiting for answers of a cluster that has ended."""
         self._stop_asked.set()
         self.join(30)
         with suppress(MyQueueError):
@@ -149,7 +149,7 @@ class Reader(threading.Thread):
 
 
 def wait_until_read(readers: list[Reader], writers: list[Writer], seconds: float) -> None:
-    """Every reader has everything that was acknowledged."""
+    """Wait until every reader has every message that was acknowledged."""
     wanted = {text for writer in writers for text in writer.acked}
     end = time.monotonic() + seconds
     for reader in readers:
@@ -216,7 +216,7 @@ def _kept(writer: Writer, place: dict[str, tuple[int, int]]) -> None:
 
 
 def percentile_ms(writers: list[Writer], since_s: float, until_s: float, share: float) -> float:
-    """Of the time from send() to the acknowledgement, of what was acknowledged meanwhile."""
+    """Return a percentile of the time from send() to the acknowledgement, in that period."""
     took = sorted(
         ack.took_s
         for writer in writers
@@ -227,7 +227,7 @@ def percentile_ms(writers: list[Writer], since_s: float, until_s: float, share: 
 
 
 def interruptions(writers: list[Writer], partition: int, since_s: float, until_s: float) -> float:
-    """The longest time without an acknowledgement of this partition, around a failure."""
+    """Return the longest time without an acknowledgement of this partition, in that period."""
     times = sorted(
         ack.at_s
         for writer in writers

@@ -23,7 +23,7 @@ TIME_MS = 1_700_000_000_000
 
 
 class PlacedRecord(NamedTuple):
-    """A record and where it stands."""
+    """A record and its place: segment and position."""
 
     path: Path
     record: f.Record
@@ -94,7 +94,7 @@ def records(wal: Path) -> Iterator[PlacedRecord]:
 
 
 def nth_record(wal: Path, kind: int, number: int = 0, segment: int = 0) -> PlacedRecord:
-    """A record of this kind, in this segment (from 0) of the log."""
+    """Return a record of this kind, in this segment (from 0) of the log."""
     name = segments(wal)[segment].name
     found = [one for one in records(wal) if one.record.kind == kind and one.path.name == name]
     return found[number]

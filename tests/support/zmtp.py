@@ -1,4 +1,4 @@
-"""A stranger that speaks ZMTP 3.1 by a plain TCP socket: what no library would send, is sent."""
+"""A stranger that speaks ZMTP 3.1 over a plain TCP socket, and can send what no library sends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def greet(port: int, mechanism: bytes) -> socket.socket:
 
 
 def message(data: bytes) -> bytes:
-    """One frame."""
+    """Return one frame as ZMTP sends it."""
     return b"\0" + bytes([len(data)]) + data
 
 
@@ -50,7 +50,7 @@ def _receive(one: socket.socket, size: int) -> bytes:
 
 
 def send(one: socket.socket, data: bytes) -> bool:
-    """False: not all of it, because the other side is gone or does not read."""
+    """Send bytes; return False if the other side has closed or does not read."""
     try:
         one.sendall(data)
     except OSError:
@@ -59,6 +59,6 @@ def send(one: socket.socket, data: bytes) -> bool:
 
 
 def hang_up(one: socket.socket) -> None:
-    """By a reset, as a process that is killed does."""
+    """Close with a reset, as the kernel does for a process that is killed."""
     one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     one.close()

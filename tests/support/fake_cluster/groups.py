@@ -27,7 +27,7 @@ class Groups:
         self.loses_commits = False
 
     def give(self, topic: str, *shares: tuple[int, int, bool]) -> None:
-        """(number, epoch, to let go?) of all that the member has from now on."""
+        """Set all partitions of the member: (number, epoch, whether it must release it)."""
         groups = self.cluster.topics[topic]
         self.rows = [[groups[n], topic, n, epoch, go, False] for n, epoch, go in shares]
         self.version += 1

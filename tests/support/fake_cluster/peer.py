@@ -41,7 +41,7 @@ class Log:
         self.keyed: dict[tuple[int, int], int] = {}  # a batch's own key: offset
 
     def append(self, data: bytes) -> tuple[int, int]:
-        """(code, offset); the same batch again gets its first offset."""
+        """Append a batch; return (code, offset). A repeated batch gets its first offset."""
         head = batches.check(data)
         key = (head.producer, head.sequence)
         if head.epoch == batches.KEYED_EPOCH:
@@ -85,7 +85,7 @@ class EchoCluster:
         return ",".join(daemon.address for daemon in self.daemons)
 
     def topic(self, name: str, partitions: int = 1) -> list[Log]:
-        """Make it; partitions are led by the daemons in turn."""
+        """Create a topic; the daemons lead its partitions in turn."""
         groups = list(self.topics.get(name, []))
         for number in range(len(groups), partitions):
             group = 100 + len(self.logs)
@@ -160,7 +160,7 @@ class EchoDaemon:
         assert bound.wait(5)
 
     def stop(self) -> None:
-        """As a crash: nothing is answered any more. `start` brings it back at its address."""
+        """Stop as in a crash: answer nothing more. `start` brings it back at its address."""
         self.is_running = False
         self._stop.set()
         self._thread.join(5)

@@ -121,6 +121,6 @@ def serve_reads(cluster: EchoCluster) -> Reads:
 
 
 def fill(log: Log, count: int, *, time_ms: int = 1_000) -> None:
-    """One batch; the value of each message is its offset."""
+    """Append one batch; the value of each message is its offset."""
     values = [str(offset).encode() for offset in range(log.end, log.end + count)]
     log.append(batch.make([values, None, None, None], time_ms))
