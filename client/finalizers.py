@@ -245,7 +245,7 @@ class ConsumerParting(_OfSession):
             return
         left: Future[Any] = Future()
         left.add_done_callback(lambda _: self.end())
-        self._membership.leave_from_here(left)
+        self._membership.leave_in_io_thread(left)
 
     def last(self) -> None:
         with self._fetcher.changed:

@@ -57,14 +57,12 @@ class GroupMembership:
         self.assignment = subscription.assignment
         self._state = OUT
         self._member = 0  # our newest member number
-        self._join_key = (
-            b""  # of a join that may be repeated; a repeat does not make a second member
-        )
+        self._join_key = b""  # of a join; a repeat with the same key makes no second member
         self._may_be_in = False  # a join may have been done though its answer was lost
-        self._left: Future[Any] | None = None  # done when we have left
+        self._has_left: Future[Any] | None = None  # done when we have left
         self._heartbeat_count = 0
-        self._asked_at = session.now_ms()
-        self._warned = False
+        self._last_poll_ms = session.now_ms()
+        self._has_warned = False
 
     # -- from the application's thread ------------------------------------------------------------
 
@@ -74,8 +72,8 @@ class GroupMembership:
 
     def note_poll(self) -> None:
         """Note that the application asks for messages, so it is not stuck; join again if needed."""
-        self._asked_at = self._session.now_ms()
-        self._warned = False
+        self._last_poll_ms = self._session.now_ms()
+        self._has_warned = False
         if self._state == RESTING:
             self._session.on_io(self._join)
 
@@ -94,7 +92,7 @@ class GroupMembership:
     def leave(self) -> Future[Any]:
         """Leave the group; the future is done when the managers know, or can't be told."""
         left: Future[Any] = Future()
-        self._session.on_io(partial(self.leave_from_here, left))
+        self._session.on_io(partial(self.leave_in_io_thread, left))
         return left
 
     # -- in the I/O thread ------------------------------------------------------------------------
@@ -233,37 +231,46 @@ class GroupMembership:
         """End a session without answers; warn about a stuck application, then leave for it."""
         if self._state == CLOSED or self._session.closed:
             return
-        now, most = self._session.now_ms(), self._settings.max_poll_ms
-        if self._state == IN and (not self.assignment.member or self.assignment.has_ended(now)):
-            log.warning(
-                "group %s: no manager answered for a session of %d ms; its partitions are lost",
-                self._settings.group,
-                self._settings.session_timeout_ms,
-            )
-            self._lose_assignment()
-            self._send_leave(self._member)  # the managers need not wait for the session to expire
-        silent = now - self._asked_at
-        if self._state == IN and silent > most // 2 and not self._warned:
-            self._warned = True
+        if self._state == IN:
+            self._check_session(self._session.now_ms())
+        if self._state == IN:
+            self._check_application(self._session.now_ms() - self._last_poll_ms)
+        self._after(CHECK_MS, self._check_deadlines)
+
+    def _check_session(self, now: int) -> None:
+        """End the session if no manager has answered for its whole length."""
+        if self.assignment.member and not self.assignment.has_ended(now):
+            return
+        log.warning(
+            "group %s: no manager answered for a session of %d ms; its partitions are lost",
+            self._settings.group,
+            self._settings.session_timeout_ms,
+        )
+        self._lose_assignment()
+        self._send_leave(self._member)  # the managers need not wait for the session to expire
+
+    def _check_application(self, silent_ms: int) -> None:
+        """Warn if the application asks for no messages; leave the group after `max_poll_ms`."""
+        max_poll_ms = self._settings.max_poll_ms
+        if silent_ms > max_poll_ms // 2 and not self._has_warned:
+            self._has_warned = True
             log.warning(
                 "group %s: the application has asked for no messages for %d ms; after %d ms this"
                 " member leaves. The last message was from %s",
                 self._settings.group,
-                silent,
-                most,
+                silent_ms,
+                max_poll_ms,
                 self._last_message_place(),
             )
-        if self._state == IN and silent > most:
-            log.warning(
-                "group %s: left, as the application asks for no messages", self._settings.group
-            )
-            self._state = RESTING
-            with self._changed:  # before we leave: other members get our partitions at once then
-                self._subscription.end_session()
-            self._send_leave(self._member)
-            if self._session.now_ms() - self._asked_at < most:  # the application asked just now
-                self._join()
-        self._after(CHECK_MS, self._check_deadlines)
+        if silent_ms <= max_poll_ms:
+            return
+        log.warning("group %s: left, as the application asks for no messages", self._settings.group)
+        self._state = RESTING
+        with self._changed:  # before we leave: other members get our partitions at once then
+            self._subscription.end_session()
+        self._send_leave(self._member)
+        if self._session.now_ms() - self._last_poll_ms < max_poll_ms:  # it has just polled again
+            self._join()
 
     def _last_message_place(self) -> str:
         with self._changed:
@@ -281,9 +288,9 @@ class GroupMembership:
         except MyQueueError:  # the session was closed
             return None
 
-    def leave_from_here(self, left: Future[Any]) -> None:
+    def leave_in_io_thread(self, left: Future[Any]) -> None:
         """Do what `leave` does, in the I/O thread."""
-        state, self._state, self._left = self._state, CLOSED, left
+        state, self._state, self._has_left = self._state, CLOSED, left
         if state == JOINING or self._may_be_in:
             self._after(LEAVE_MS_MAX, self._end_leave)  # sooner, if our number is known sooner
         if state != JOINING and self._may_be_in:
@@ -315,6 +322,6 @@ class GroupMembership:
             sent.add_done_callback(lambda _: self._end_leave())
 
     def _end_leave(self) -> None:
-        left, self._left = self._left, None
-        if left is not None:
-            left.set_result(None)
+        has_left, self._has_left = self._has_left, None
+        if has_left is not None:
+            has_left.set_result(None)

@@ -126,7 +126,9 @@ def test_a_join_that_may_be_done_is_asked_for_again_and_no_other() -> None:
     assert desk.asked[0][2] != key
 
 
-def test_c8_who_is_stuck_has_nothing_any_more_before_it_says_that_it_leaves() -> None:
+def test_c8_who_is_stuck_has_nothing_any_more_before_it_says_that_it_leaves(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     desk = Desk()
     desk.joined(5)
     desk.heard(ROW)
@@ -139,6 +141,8 @@ def test_c8_who_is_stuck_has_nothing_any_more_before_it_says_that_it_leaves() ->
     assert desk.asked == []  # it rests
     desk.member.note_poll()
     desk.joined(6)
+    warned = [row.getMessage() for row in caplog.records if "asked for no messages" in row.msg]
+    assert len(warned) == 1 and "The last message was from nowhere" in warned[0]
 
 
 @pytest.mark.parametrize("noticed_by", ["the clock", "the application"])
