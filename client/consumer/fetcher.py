@@ -76,14 +76,14 @@ class Fetcher:
     def start(self) -> None:
         """Begin to fetch. Partitions whose routes are known are added before it returns."""
         self._take_routes()
-        self._session.on_routes(self._on_routes)
-        self._session.on_io(self._on_routes)
+        self._session.on_routes(self.take_routes)
+        self._session.on_io(self.take_routes)
         self._watch_overdue()
 
     def close(self) -> None:
         """Stop fetching; drop answers that arrive later."""
         self._closed = True
-        self._session.off_routes(self._on_routes)
+        self._session.off_routes(self.take_routes)
         with self.changed:
             self._notify()
 
@@ -93,13 +93,10 @@ class Fetcher:
             self._nudged = True
             self._session.on_io(self._pump)
 
-    def take_routes(self) -> None:
-        """Add and remove partitions after a new assignment; in the I/O thread."""
-        self._on_routes()
-
     # -- the I/O thread ---------------------------------------------------------------------------
 
-    def _on_routes(self) -> None:
+    def take_routes(self) -> None:
+        """Add and remove partitions, after new routes or a new assignment."""
         self._take_routes()
         self._pump()
 
@@ -250,6 +247,6 @@ class Fetcher:
         try:
             if error is not None and not self._session.closed:
                 self._session.refresh(self._subscription.topics)
-                self._on_routes()
+                self.take_routes()
         finally:  # a caller waits for this result even if the session ends now
             result.set_result(error)

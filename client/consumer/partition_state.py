@@ -335,8 +335,8 @@ class PartitionState:
             popped.count,
             error,
             component=self.leader,
-            hint=f"To go on after it: seek({self.name.topic!r}, {self.name.partition}, "
-            f'{popped.end}), or make the consumer with on_damaged="skip".',
+            hint=f"To go on after it: {self._seek_after(popped)}, or make the consumer with "
+            'on_damaged="skip".',
         )
 
     def _note_damage(self, popped: PackedBatch, error: Exception, now: int) -> None:
@@ -349,9 +349,11 @@ class PartitionState:
             f"{self.name}: the batch at offset {popped.offset} came damaged {DAMAGED_MAX} times: "
             f"{error}",
             component=self.leader,
-            hint=f"To go on after its {popped.count} messages: seek({self.name.topic!r}, "
-            f"{self.name.partition}, {popped.end}).",
+            hint=f"To go on after its {popped.count} messages: {self._seek_after(popped)}.",
         )
+
+    def _seek_after(self, popped: PackedBatch) -> str:
+        return f"seek({self.name.topic!r}, {self.name.partition}, {popped.end})"
 
     def check_invariants(self) -> None:
         """Raise Internal if offsets, phases and buffers contradict each other; for tests."""

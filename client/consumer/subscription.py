@@ -53,6 +53,16 @@ class CommitRequest(NamedTuple):
     parts: list[list[int]]  # [group, offset, member epoch, assignment epoch]
 
 
+def _add_if_uncommitted(
+    commits: dict[tuple[str, str], CommitRequest], partition: PartitionState, part: list[int]
+) -> None:
+    if partition.committed is None or part[1] > partition.committed:
+        key = (partition.commit_address, partition.committer)
+        commit = commits.setdefault(key, CommitRequest(*key, [], []))
+        commit.partitions.append(partition)
+        commit.parts.append(part)
+
+
 def lost_error(names: Iterable[TopicPartition]) -> Fenced:
     """Make the error for messages that were returned and whose partitions others own now."""
     listed = ", ".join(str(name) for name in sorted(set(names))[:20])
@@ -383,13 +393,9 @@ class Subscription:
                 offset = only[partition.name]
                 if type(offset) is not int or not 0 <= offset <= OFFSET_MAX:
                     raise MisuseError(f"commit of {offset!r}: offsets count from 0 to 2^63 - 1")
-            if not partition.committer or offset is None:
-                continue
-            if partition.committed is None or offset > partition.committed:
-                key = (partition.commit_address, partition.committer)
-                commit = out.setdefault(key, CommitRequest(*key, [], []))
-                commit.partitions.append(partition)
-                commit.parts.append([partition.group, offset, partition.member, partition.epoch])
+            if partition.committer and offset is not None:
+                part = [partition.group, offset, partition.member, partition.epoch]
+                _add_if_uncommitted(out, partition, part)
         return list(out.values())
 
     def check_returned(self, upto: Message | Mapping[TopicPartition, int]) -> None:
@@ -430,11 +436,8 @@ class Subscription:
             for partition, part in zip(commit.partitions, commit.parts, strict=True):
                 if partition.ownership is Ownership.REMOVED:
                     lost.append(partition.name)
-                elif partition.committed is None or part[1] > partition.committed:
-                    key = (partition.commit_address, partition.committer)
-                    later = out.setdefault(key, CommitRequest(*key, [], []))
-                    later.partitions.append(partition)
-                    later.parts.append(part)
+                else:
+                    _add_if_uncommitted(out, partition, part)
         return list(out.values()), lost
 
     def on_committed(
