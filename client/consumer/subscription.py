@@ -69,6 +69,34 @@ def lost_error(names: Iterable[TopicPartition]) -> Fenced:
     return Fenced(f"lost before this could be committed: {listed}", hint=POLL_HINT)
 
 
+class _Incarnations:
+    """Which topics were deleted, or deleted and created again, while they are read."""
+
+    def __init__(self) -> None:
+        self.deleted: set[str] = set()  # and not created again so far
+        self.recreated: set[str] = set()
+        self.unreported: dict[str, str] = {}  # topic -> text of an error not raised so far
+        self._uids: dict[str, int] = {}  # of the newest incarnation of each topic
+
+    def note_routes(self, topic: str, uid: int) -> bool:
+        """Note that the topic exists; return whether these are its first routes."""
+        is_first = topic not in self._uids
+        if self._uids.setdefault(topic, uid) != uid:
+            self._uids[topic] = uid
+            self.recreated.add(topic)
+            if topic in self.unreported or topic not in self.deleted:
+                self.unreported[topic] = f"the topic {topic!r} was deleted and made again"
+        elif topic in self.deleted:
+            self.unreported.pop(topic, None)  # the same topic is there again
+        self.deleted.discard(topic)
+        return is_first
+
+    def mark_deleted(self, topic: str) -> None:
+        if topic not in self.deleted:
+            self.deleted.add(topic)
+            self.unreported[topic] = f"the topic {topic!r} was deleted"
+
+
 class Subscription:
     """The partitions of some topics.
 
@@ -112,11 +140,7 @@ class Subscription:
         self.is_closed = False
         self._start = start
         self._names: dict[TopicPartition, PartitionState] = {}
-        self._uids: dict[str, int] = {}  # of the topics that are read, while they exist
-        self._routed_topics: set[str] = set()
-        self._recreated: set[str] = set()  # topics that were deleted and created again
-        self._deleted: set[str] = set()  # and not created again so far
-        self._deletions: dict[str, str] = {}  # topic -> text of an error not raised so far
+        self._incarnations = _Incarnations()
 
     # -- partitions -------------------------------------------------------------------------------
 
@@ -127,17 +151,8 @@ class Subscription:
 
         `uid` differs when the topic was deleted and created again.
         """
-        grown = topic in self._routed_topics
-        start = "earliest" if grown and self._start == "latest" else self._start
-        self._routed_topics.add(topic)
-        if self._uids.setdefault(topic, uid) != uid:
-            self._uids[topic] = uid
-            self._recreated.add(topic)
-            if topic in self._deletions or topic not in self._deleted:
-                self._deletions[topic] = f"the topic {topic!r} was deleted and made again"
-        elif topic in self._deleted:
-            self._deletions.pop(topic, None)  # the same topic is there again
-        self._deleted.discard(topic)
+        is_first = self._incarnations.note_routes(topic, uid)
+        start = self._start if is_first or self._start != "latest" else "earliest"
         wanted = [
             route for route in routes if self.assignment is None or self.assignment.has(route.group)
         ]
@@ -176,9 +191,7 @@ class Subscription:
 
     def mark_deleted(self, topic: str) -> None:
         """Stop reading a topic: the managers say that it does not exist."""
-        if topic not in self._deleted:
-            self._deleted.add(topic)
-            self._deletions[topic] = f"the topic {topic!r} was deleted"
+        self._incarnations.mark_deleted(topic)
         removed = self._remove_deleted(topic, keep=set())
         if removed:
             self.changes.append(([], removed))
@@ -292,7 +305,7 @@ class Subscription:
     def partition(self, name: TopicPartition) -> PartitionState:
         """Return this partition; TopicDeleted or MisuseError if it is not read."""
         partition = self._names.get(name)
-        if partition is None and name.topic in self._deleted:
+        if partition is None and name.topic in self._incarnations.deleted:
             raise TopicDeleted(f"{name} does not exist: its topic was deleted")
         if partition is None:
             raise MisuseError(f"{name} is not among the partitions that are read")
@@ -345,8 +358,9 @@ class Subscription:
         Raises TopicDeleted first, and once for each deletion: messages of a new topic with this
         name must not be taken for those of the deleted one.
         """
-        if self._deletions:
-            raise TopicDeleted(self._deletions.pop(min(self._deletions)), component="manager")
+        deletions = self._incarnations.unreported
+        if deletions:
+            raise TopicDeleted(deletions.pop(min(deletions)), component="manager")
         run = self.round_robin.next_run(now)
         error = self.failure
         if run is None and error is not None:
@@ -364,7 +378,7 @@ class Subscription:
     @property
     def has_news(self) -> bool:
         """Would `next_run` return or raise something, or must a callback be called?"""
-        events = self.changes or self._deletions or self.failure
+        events = self.changes or self._incarnations.unreported or self.failure
         return bool(events) or self.has_withdrawals or self.round_robin.has_news
 
     # -- committing -------------------------------------------------------------------------------
@@ -406,7 +420,7 @@ class Subscription:
         """
         names = [TopicPartition(upto.topic, upto.partition)] if isinstance(upto, Message) else upto
         for name in names:
-            if TopicPartition(*name).topic in self._deleted:
+            if TopicPartition(*name).topic in self._incarnations.deleted:
                 self.partition(TopicPartition(*name))
             partition = self._names.get(TopicPartition(*name))
             if partition is None:
@@ -420,7 +434,8 @@ class Subscription:
         if not isinstance(upto, Message):
             return
         partition = self.partition(TopicPartition(upto.topic, upto.partition))
-        if partition.name.topic in self._recreated and upto.offset >= partition.furthest:
+        is_recreated = partition.name.topic in self._incarnations.recreated
+        if is_recreated and upto.offset >= partition.furthest:
             raise TopicDeleted(f"{partition.name} was deleted and made again since this message")
 
     def remaining(
