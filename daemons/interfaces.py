@@ -62,7 +62,7 @@ class Owner(Protocol):
         """Make the empty state machine of a group; `about` is what it was created for."""
 
     def started(self, now: int) -> None:
-        """Every group that was here before the start is open, or in `engine.refused`."""
+        """Every group that was here before the start is open, or in `engine.not_open`."""
 
     # -- within a turn -------------------------------------------------------------------------
 

@@ -154,8 +154,6 @@ class DaemonProcess:
             self.log_event("warning", "store-rebuilt", why=log.store_problem)
         for finding in recovered.findings:
             self.log_event("warning", "recovery-finding", finding=str(finding))
-        for uid, why in engine.refused.items():
-            self.log_event("error", "replica-stays-out", group=f"{uid:x}", why=why)
         # A broker logs "ready" after it has joined (`daemons/broker/join_status.py`).
         event = "ready" if self.config.kind == "manager" else "listening"
         self.log_event(

@@ -76,8 +76,8 @@ class Broker:
             engine, self._led_queues, self._queues_to_propose, self._refusal
         )
         self.fetch_handler = FetchHandler(engine)
-        self.queries = BrokerQueries(engine, self._refusal)
         self.manager_link = ManagerLink(engine, self._config)
+        self.queries = BrokerQueries(engine, self._refusal, self.manager_link.unhealthy)
         self.retention = Retention(
             engine,
             self._led_queues,

@@ -15,20 +15,20 @@ no leader.
 
 A replica's name is used once. If recovery found a hole in the log that may have held any group, a
 wanted replica that is not on disk may have been in it. If it was named in an earlier life, it is
-not created but reported as lost, and gets a new name.
+not created but reported as missing, and gets a new name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from myqueue.daemons.broker.reconcile_members import INCARNATION_MASK, committed_members
 from myqueue.daemons.partition.machine import PartitionMachine
-from myqueue.daemons.raft.health import ReplicaHealth
+from myqueue.daemons.raft.health import START, ReplicaHealth, Unhealthy
 from myqueue.daemons.raft.types import node_of, replica_id
+from myqueue.daemons.replication.replica import report_health
 from myqueue.errors import IdentityMismatch
 from myqueue.wire import protocol
 
@@ -42,7 +42,9 @@ GROUPS_PER_HEARTBEAT_MAX: Final = 8192  # in one heartbeat; the rest goes with t
 RECOVERY_STALLED_AFTER_MS: Final = (
     30_000  # a leader that can transfer to another voter does so at once
 )
-NON_VOTING_REPORTED_MAX: Final = 1000  # reported in one heartbeat
+RECOVERY_STALLED: Final = "of two voters the other one leads, so no newer term can end its recovery"
+UNHEALTHY_REPORTED_MAX: Final = 1000  # replicas, in one heartbeat
+_MISSING: Final = Unhealthy(ReplicaHealth.MISSING, "it may have been in a hole of the log")
 ANSWER_CURRENT_MS: Final = 5000  # an answer older than that may be of another time
 _IDENTITY_MISMATCH: Final = IdentityMismatch.code
 Row = list[Any]
@@ -123,7 +125,7 @@ class ManagerLink:
         self.version = 0  # of the orders that are followed
         self._addresses_version = 0
         self.wanted: dict[int, WantedReplica] = {}
-        self._lost: dict[int, int] = {}  # wanted, not here, and perhaps lost with the log
+        self._missing_replicas: dict[int, int] = {}  # wanted; perhaps lost with the log
         self._waits: dict[int, int] = {}  # replicas that can't count in this term, since when
         self._is_loss_cleared = (
             False  # nothing is missing any more that a hole in the log may have held
@@ -213,9 +215,8 @@ class ManagerLink:
             "load": load,
             "used_bytes": engine.counts.get("disk_used_bytes", 0),
             "free_bytes": engine.counts.get("disk_free_bytes", 0),
-            "lost": self._lost_rows(),
             "damaged": engine.repair.damage_report(),
-            "voteless": self._non_voting_rows(),
+            **self._health_fields(),
             **engine.closing.next_told(),
         }
 
@@ -228,50 +229,53 @@ class ManagerLink:
         found = self._engine.removals_in_progress | self._engine.held()
         return [[group, name & INCARNATION_MASK] for group, name in found.items()]
 
-    def _lost_rows(self) -> list[list[int]]:
-        """Return [group, incarnation] of replicas that can't take part any more."""
-        engine, going, waiting = (
-            self._engine,
-            self._engine.removals_in_progress,
-            self._update_stalled_recoveries(),
-        )
-        if not (engine.refused or self._lost or going or waiting):
-            return []
-        held = engine.held()
-        out = {group: name & INCARNATION_MASK for group, name in going.items() if name}
-        out |= {group: held[group] & INCARNATION_MASK for group in engine.refused}
-        for group in engine.replicas:  # one that has only some trouble takes part
-            out.pop(group, None)
-        return [[group, number] for group, number in sorted((self._lost | out | waiting).items())]
+    def unhealthy(self) -> dict[int, Unhealthy]:
+        """Group -> health of each replica that is not HEALTHY; some are not on this disk."""
+        missing = dict.fromkeys(self._missing_replicas, _MISSING)
+        return self._engine.unhealthy() | missing
 
-    def _non_voting_rows(self) -> list[list[int]]:
-        """Return [group, incarnation] of open replicas that lack entries: they don't vote."""
-        found = (one for one in self._engine.replicas.values() if not one.node.health.votes)
-        return [
-            [one.uid, one.replica_id & INCARNATION_MASK]
-            for one in islice(found, NON_VOTING_REPORTED_MAX)
-        ]
+    def _health_fields(self) -> dict[str, list[list[Any]]]:
+        """Return `health`, and what an older manager reads instead: `lost` and `voteless`.
 
-    def _update_stalled_recoveries(self) -> dict[int, int]:
-        """Return group -> incarnation of replicas that wait in vain for a newer term.
+        `lost` also has the replicas whose removal is not on the disk yet.
+        """
+        self._update_stalled_recoveries()
+        engine, missing = self._engine, self._missing_replicas
+        unhealthy = engine.unhealthy()
+        held = engine.held() if unhealthy else {}
+        rows = [(uid, held[uid] & INCARNATION_MASK, one.health) for uid, one in unhealthy.items()]
+        removed = engine.removals_in_progress.items()
+        lost = missing | {uid: name & INCARNATION_MASK for uid, name in removed if name}
+        lost |= {uid: number for uid, number, health in rows if health.needs_rebuild}
+        voteless = [[uid, number] for uid, number, health in rows if health.is_open]
+        rows += [(uid, number, _MISSING.health) for uid, number in missing.items()]
+        return {
+            "health": [[*row] for row in rows[:UNHEALTHY_REPORTED_MAX]],
+            "lost": [[*row] for row in sorted(lost.items())],
+            "voteless": voteless[:UNHEALTHY_REPORTED_MAX],
+        }
+
+    def _update_stalled_recoveries(self) -> None:
+        """Mark the replicas that wait in vain for a newer term.
 
         Of two voters the other one leads and can't be elected again without this one. Under another
         name the replica counts as soon as it is filled.
         """
-        replicas, since, now = self._engine.replicas, self._waits, self._engine.now
-        self._waits = {
-            uid: since.get(uid, now)
-            for uid, one in replicas.items()
-            if one.node.health is ReplicaHealth.RECOVERING
-            and one.leader_node
-            and one.node.term == one.node.started_term
-            and len(one.node.config.voters) == 2
-        }
-        return {
-            uid: replicas[uid].replica_id & INCARNATION_MASK
-            for uid, at in self._waits.items()
-            if now - at >= RECOVERY_STALLED_AFTER_MS
-        }
+        since, now, self._waits = self._waits, self._engine.now, {}
+        for uid, one in self._engine.replicas.items():
+            node = one.node
+            if (
+                node.health is ReplicaHealth.RECOVERING
+                and one.leader_node
+                and node.term == node.started_term
+                and len(node.config.voters) == 2
+            ):
+                self._waits[uid] = since.get(uid, now)
+            is_stalled = now - self._waits.get(uid, now) >= RECOVERY_STALLED_AFTER_MS
+            problem = RECOVERY_STALLED if is_stalled else ""
+            if problem != one.recovery_problem:
+                one.recovery_problem = problem
+                one.note_health(self._engine.report)
 
     def _row(self, group: int) -> Row | None:
         replica = self._engine.replicas.get(group)
@@ -407,11 +411,16 @@ class ManagerLink:
         self.version = version
         self.wanted = {row.group: row for row in rows}
         held = engine.held()
-        self._lost = {
-            row.group: row.incarnation(engine.node)
-            for row in rows
-            if self._may_be_lost(row, held.get(row.group, -1), orders["life_from"])
-        }
+        known, self._missing_replicas = (
+            self._missing_replicas,
+            {
+                row.group: row.incarnation(engine.node)
+                for row in rows
+                if self._may_be_missing(row, held.get(row.group, -1), orders["life_from"])
+            },
+        )
+        for group in self._missing_replicas.keys() - known.keys():
+            report_health(engine.report, group, START, *_MISSING)
         self._clear_unknown_loss(rows, orders["life_from"])
         return BrokerOrders(self._gone(orders["gone"]), self.wanted, transfers)
 
@@ -438,8 +447,8 @@ class ManagerLink:
         }
         return list(here)
 
-    def _may_be_lost(self, row: WantedReplica, there: int, life_from: int) -> bool:
-        """`there`: what is here of the group, perhaps one that was before the one that is lost."""
+    def _may_be_missing(self, row: WantedReplica, there: int, life_from: int) -> bool:
+        """`there`: what is here of the group, perhaps one that was before the missing one."""
         drawn = row.incarnation(self._engine.node)
         unsure = self._engine.log.journal.recovered.unknown_loss
         is_there = there != -1 and there & INCARNATION_MASK in (drawn, 0)
@@ -450,9 +459,13 @@ class ManagerLink:
         again.
         """
         engine = self._engine
-        if self._is_loss_cleared or self._lost or not engine.log.journal.recovered.unknown_loss:
+        if (
+            self._is_loss_cleared
+            or self._missing_replicas
+            or not engine.log.journal.recovered.unknown_loss
+        ):
             return
-        if engine.refused.keys() - engine.replicas.keys():
+        if engine.not_open:
             return  # in doubt themselves; without a store nothing else would say so
         held = engine.held()
         for row in rows:  # one that is to leave and is wanted again keeps its name
@@ -472,8 +485,8 @@ class ManagerLink:
             row
             for group, row in self.wanted.items()
             if group not in engine.replicas
-            and group not in engine.refused
-            and group not in self._lost
+            and group not in engine.not_open
+            and group not in self._missing_replicas
             and row.incarnation(engine.node)
         ]
 

@@ -16,10 +16,12 @@ from myqueue.daemons.broker.commit_take import check_consumer_name
 from myqueue.daemons.broker.proposals import Details
 from myqueue.daemons.partition.machine import PartitionMachine
 from myqueue.daemons.raft.describe import describe_raft_node
+from myqueue.daemons.replication.replica import daemon_status
 from myqueue.wire import protocol
 
 if TYPE_CHECKING:
     from myqueue.daemons.interfaces import Client
+    from myqueue.daemons.raft.health import Unhealthy
     from myqueue.daemons.replication.engine import Engine
     from myqueue.daemons.replication.replica import Replica
 
@@ -45,8 +47,10 @@ class _OffsetsRequest:
 class BrokerQueries:
     """Answer requests that change nothing."""
 
-    def __init__(self, engine: Engine, refusal: RefusalOf) -> None:
-        self._engine, self._refusal = engine, refusal
+    def __init__(
+        self, engine: Engine, refusal: RefusalOf, unhealthy: Callable[[], dict[int, Unhealthy]]
+    ) -> None:
+        self._engine, self._refusal, self._unhealthy = engine, refusal, unhealthy
         # Reads that wait for a round of heartbeats, by context: (request, row number, group).
         self._reads: dict[int, tuple[_OffsetsRequest, int, int]] = {}
         self._contexts = 0  # never used twice in the life of the process
@@ -162,11 +166,9 @@ class BrokerQueries:
             {
                 "daemon": "broker",
                 "node": engine.node,
-                "incarnation": engine.incarnation,
+                **daemon_status(engine, self._unhealthy()),
                 "groups": groups,
                 "groups_total": len(engine.replicas),
-                "refused": {str(one): why for one, why in islice(engine.refused.items(), 100)},
-                "repair": engine.repair.status(),
                 "closed": engine.closing.report(),
                 "closed_total": engine.closing.total,
             },

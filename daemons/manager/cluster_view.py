@@ -28,7 +28,9 @@ _ints = protocol.list_of(_int)
 _pairs = protocol.list_of(protocol.row(_int, _int))
 REPORTED_ROWS_MAX: Final = 20  # damaged segments, and closed replicas, in one heartbeat
 TEXT_CHARACTERS_MAX: Final = 1000
+HEALTH_CHARACTERS_MAX: Final = 32
 CLOSED_MAX: Final = 1000  # closed replicas of one broker
+UNHEALTHY_MAX: Final = 1000  # replicas that are not healthy, in one heartbeat
 
 
 def _is_damage_list(value: Any) -> bool:
@@ -65,6 +67,14 @@ def _is_closed_row(one: Any) -> bool:
     )
 
 
+def _is_health_list(value: Any) -> bool:
+    """Whether it lists [group, incarnation, health]; newer brokers may have other words for it."""
+    return _health_rows(value) and len(value) <= UNHEALTHY_MAX
+
+
+_health_rows = protocol.list_of(
+    protocol.row(_int, _int, lambda word: _text(word) and len(word) <= HEALTH_CHARACTERS_MAX)
+)
 _members = protocol.list_of(protocol.row(_int, _int, _bool))
 _BROKER_FIELDS: Final[dict[str, Callable[[Any], bool]]] = {
     "disk": _text, "incarnation": _int, "address": _text, "peer": _text, "host": _text,
@@ -76,10 +86,11 @@ _BROKER_FIELDS: Final[dict[str, Callable[[Any], bool]]] = {
     "disk_low": _bool, "free_bytes": _int, "used_bytes": _int, "load": _int,
     "damaged": _is_damage_list, "closed": _is_closed_list, "closed_from": _int,
     "closed_total": protocol.optional(_int), "voteless": _pairs,
+    "health": protocol.optional(_is_health_list),
 }  # fmt: skip
 _OPTIONAL: Final[dict[str, Any]] = {
     "held": None, "lost": [], "used_bytes": 0, "damaged": [], "closed": [],
-    "closed_from": 0, "closed_total": None, "voteless": [], "blank": False,
+    "closed_from": 0, "closed_total": None, "voteless": [], "health": None, "blank": False,
 }  # fmt: skip
 _MANAGER_FIELDS: Final[dict[str, Callable[[Any], bool]]] = {
     "disk": _text, "incarnation": _int, "address": _text, "peer": _text, "host": _text,
@@ -135,14 +146,16 @@ class BrokerStatus:
     used_bytes: int = 0  # by its log and store
     load: int = 0  # messages per second
     held: dict[int, int] = field(default_factory=dict)  # group -> incarnation of its replica
-    lost: dict[int, int] = field(default_factory=dict)  # those of them that cannot take part
+    # Replicas that can't take part: those to rebuild, and those that are being removed.
+    unusable: dict[int, int] = field(default_factory=dict)
     full_heartbeat_at: int = 0  # 0: no full heartbeat yet
     full_heartbeat_version: int = 0  # the version of orders that it followed then
     reported_groups: set[int] = field(default_factory=set)
     damaged: list[dict[str, Any]] = field(default_factory=list)  # segments under repair
     # Closed replicas by their place in the whole list; a heartbeat carries a part of it.
     closed_rows: dict[int, dict[str, Any]] = field(default_factory=dict)
-    voteless: set[int] = field(default_factory=set)  # groups whose replica here misses entries
+    # Group -> health of its replica, if not healthy; "": an older broker does not say which.
+    health: dict[int, str] = field(default_factory=dict)
 
     def take_closed(self, first: int, total: int | None, rows: list[dict[str, Any]]) -> None:
         """Store rows of the list from `first` on. `total` is its length; None: these are all."""
@@ -158,7 +171,7 @@ class BrokerStatus:
 
     def has(self, group: int) -> bool:
         """Whether it has a replica of the group that takes part."""
-        return group in self.held and group not in self.lost
+        return group in self.held and group not in self.unusable
 
     def holds_replica(self, group: int, incarnation: int) -> bool:
         """Whether it has this replica, or one that no longer knows its incarnation."""
@@ -211,9 +224,12 @@ class ClusterView:
         life.host, life.version, life.load = beat["host"], beat["version"], beat["load"]
         life.disk_low, life.free_bytes = beat["disk_low"], beat["free_bytes"]
         life.used_bytes, life.damaged = beat["used_bytes"], beat["damaged"]
-        life.lost = dict(beat["lost"])
+        life.unusable = dict(beat["lost"])
         life.take_closed(beat["closed_from"], beat["closed_total"], beat["closed"])
-        life.voteless = {group for group, _ in beat["voteless"]}
+        unhealthy = beat["health"]
+        if unhealthy is None:  # of an older broker
+            unhealthy = [[*row, ""] for row in beat["voteless"]]
+        life.health = {group: word for group, _, word in unhealthy}
         if beat["full"] and beat["held"] is not None:
             life.held, life.full_heartbeat_at = dict(beat["held"]), now
             life.full_heartbeat_version = beat["version"]
@@ -224,7 +240,7 @@ class ClusterView:
             life.reported_groups.add(group)
             life.held[group] = incarnation
             self._reports.setdefault(group, {})[node] = ReplicaReport(*fields)
-        for group in [one["group"] for one in beat["closed"] if one["group"] in life.lost]:
+        for group in [one["group"] for one in beat["closed"] if one["group"] in life.unusable]:
             self._forget_report(node, group)  # it no longer leads, and no newer report will follow
             life.reported_groups.discard(group)
         return life
@@ -290,13 +306,13 @@ class ClusterView:
         life = self.managers.get(node)
         return life is not None and now - life.beat_at <= MANAGER_SILENT_AFTER_MS
 
-    def voteless(self, nodes: Iterable[int], group: int, now: int) -> list[int]:
-        """Those of the brokers that are alive and whose replica cannot vote: it misses entries."""
-        return [
-            node
+    def health_of(self, nodes: Iterable[int], group: int, now: int) -> dict[int, str]:
+        """Live broker -> health of its replica, of those whose replica is not healthy."""
+        return {
+            node: self.brokers[node].health[group]
             for node in nodes
-            if self.is_broker_alive(node, now) and group in self.brokers[node].voteless
-        ]
+            if self.is_broker_alive(node, now) and group in self.brokers[node].health
+        }
 
     def silent_brokers(self, nodes: Iterable[int], now: int) -> list[int]:
         return sorted(node for node in nodes if not self.is_broker_alive(node, now))

@@ -43,6 +43,7 @@ from myqueue.daemons.metadata.operations import (
     REPLICA_PLACING_OPERATIONS,
     TOPIC_CREATING_OPERATIONS,
 )
+from myqueue.daemons.raft.health import ReplicaHealth
 from myqueue.daemons.raft.types import COMMAND, INDEX, PAYLOAD, Entry, Proposal, node_of, replica_id
 from myqueue.wire import protocol
 from myqueue.wire.protocol import Envelope
@@ -94,7 +95,7 @@ class Manager:
     def started(self, now: int) -> None:
         """The managers' group is open, or is created: a first start, unless it may have existed."""
         engine = self._engine
-        if MANAGERS_RAFT_UID in engine.refused:
+        if MANAGERS_RAFT_UID in engine.not_open:
             return
         replica, may_have = (
             engine.replicas.get(MANAGERS_RAFT_UID),
@@ -102,7 +103,8 @@ class Manager:
         )
         # A replica that voted and forgot it must not take part.
         if replica is None and may_have:
-            engine.refused[MANAGERS_RAFT_UID] = "its log lost what may have been its votes"
+            reason = "its log lost what may have been its votes"
+            engine.leave_out(MANAGERS_RAFT_UID, ReplicaHealth.VOTE_LOST, reason)
             return
         if replica is None:
             voters = [replica_id(node, 1) for node, _ in self._config.managers]
@@ -355,7 +357,8 @@ class Manager:
             self._refuse(reader.client, reader.envelope[protocol.REQUEST], error)
 
     def _not_participating_error(self) -> errors.MyQueueError:
-        why = self._engine.refused.get(MANAGERS_RAFT_UID, "it is starting")
+        here = self._engine.not_open.get(MANAGERS_RAFT_UID)
+        why = here.reason if here else "it is starting"
         return errors.NotReady(f"this manager takes no part: {why}")
 
     def read_ready(self, context: int) -> None:

@@ -25,6 +25,7 @@ from myqueue.daemons.metadata.records import (
     Topic,
 )
 from myqueue.daemons.metadata.tables import Tables
+from myqueue.daemons.raft.health import NOT_OPEN
 from myqueue.errors import InvalidRequest, UnknownClient, UnknownTopic
 
 CLIENTS_SHOWN_MAX: Final = 1000  # of each kind in one answer
@@ -361,9 +362,16 @@ def problems(context: QueryContext, args: Arguments) -> QueryResult:
     thin: list[QueryResult] = []
     for name, topic in sorted(tables.topics.items()):
         for number, partition in enumerate(topic.partitions):
-            at = {"topic": name, "partition": number, "group": partition.group}
+            health = cluster_view.health_of(partition.all_node_ids, partition.group, now)
+            at = {
+                "topic": name,
+                "partition": number,
+                "group": partition.group,
+                "health": {str(node): word for node, word in health.items()},
+            }
             if cluster_view.leader_of(partition.group, now)[0] in (0, *cut_off):
-                voteless = cluster_view.voteless(partition.all_node_ids, partition.group, now)
+                # A word of a newer broker counts as open, without a vote.
+                voteless = [node for node, word in health.items() if word not in NOT_OPEN]
                 leaderless.append({"problem": "leaderless", **at, "voteless": voteless})
             missing, lacking = _missing_replicas(context, topic, partition, cut_off)
             if lacking:

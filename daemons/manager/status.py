@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from myqueue.daemons.raft.types import node_of
+from myqueue.daemons.replication.replica import daemon_status
 from myqueue.errors import MyQueueError, UnknownPartition
 
 if TYPE_CHECKING:
@@ -26,10 +27,9 @@ def manager_status(engine: Engine, replica: Replica | None, own: int, group: int
         raise UnknownPartition(f"no replica of group {group} is here")
     identity: dict[str, Any] = {"daemon": "manager", "node": engine.node}
     if replica is None:
-        repair, refused = engine.repair.status(), {str(own): engine.refused.get(own, "")}
-        none: dict[str, Any] = {"groups": [], "refused": refused, "repair": repair}
-        none |= {"incarnation": engine.incarnation, "closed": engine.closing.report()}
-        return identity | none
+        state = daemon_status(engine, engine.unhealthy())
+        state["refused"].setdefault(str(own), "")
+        return identity | state | {"groups": [], "closed": engine.closing.report()}
     raft: dict[str, Any] = {
         "group": own,
         "leads": replica.is_leader,
@@ -43,8 +43,7 @@ def manager_status(engine: Engine, replica: Replica | None, own: int, group: int
     }
     if group:
         return identity | raft
-    repair = engine.repair.status()
-    return identity | {"incarnation": engine.incarnation, "groups": [raft], "repair": repair}
+    return identity | {"groups": [raft]} | daemon_status(engine, engine.unhealthy())
 
 
 def manager_stats(

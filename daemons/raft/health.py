@@ -9,7 +9,7 @@ are the words of heartbeats, STATUS, metrics and logs; `daemons/GLOSSARY.md` exp
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 
 class ReplicaHealth(StrEnum):
@@ -32,19 +32,44 @@ class ReplicaHealth(StrEnum):
 
     @property
     def is_open(self) -> bool:
-        return self not in _NOT_OPEN
+        return self not in NOT_OPEN
 
     @property
     def needs_rebuild(self) -> bool:
         """Whether only a replica with another id can take part in its place."""
-        return self in _NOT_OPEN or self is ReplicaHealth.RECOVERY_STALLED
+        return self in NOT_OPEN or self is ReplicaHealth.RECOVERY_STALLED
 
 
-_NOT_OPEN: Final = frozenset(
-    (
+NOT_OPEN: Final = frozenset(
+    {
         ReplicaHealth.VOTE_LOST,
         ReplicaHealth.UNREADABLE,
         ReplicaHealth.CLOSED,
         ReplicaHealth.MISSING,
-    )
+    }
 )
+
+
+class Unhealthy(NamedTuple):
+    """The health of a replica that is not HEALTHY, for people."""
+
+    health: ReplicaHealth
+    reason: str
+
+
+START: Final = "start"  # of the process, or of a replica under a new id
+# From each state the states that may follow; any other is a bug. A state that is not open has no
+# successor: managers put a replica with another id in its place.
+TRANSITIONS: Final[dict[str, str]] = {
+    START: "healthy repairing recovering vote-lost unreadable closed missing",
+    "healthy": "repairing closed",  # an entry can't be read; its data contradict others
+    "repairing": "healthy repair-stalled closed",  # all can be read again; no entry comes
+    "repair-stalled": "healthy closed",
+    # A newer term is committed here, and entries may be unreadable then; or no newer term comes.
+    "recovering": "healthy repairing repair-stalled recovery-stalled closed",
+    "recovery-stalled": "healthy repairing repair-stalled recovering closed",  # or members changed
+}
+
+
+def may_follow(before: str, after: ReplicaHealth) -> bool:
+    return after in TRANSITIONS.get(before, "").split()

@@ -13,7 +13,7 @@ them. Each live entry that can't be read comes back in one way (`repair_source`)
 
 The index still knows term, offset, length and chain of a lost entry; only its bytes are lost. So
 any replica may give it, and the answer is compared with all of that before it is appended. Until
-then the replica is *lacking*, also by a record on its disk: it neither votes, nor campaigns, nor
+then the replica is *repairing*, also by a record on its disk: it neither votes, nor campaigns, nor
 counts toward a quorum. A leader that lacks an entry requests it first, since that takes
 milliseconds; after a second it transfers leadership (`leader_action`). If the same entries are lost
 on a majority, no replica can lead: the partition stands still and says why, until a replica that
@@ -38,6 +38,7 @@ from myqueue.daemons.repair.damage import (
     PEER_ANSWER_EXPECTED_MS,
     REPORTED_MAX,
     DamagedSegment,
+    LeaderAction,
     LostEntries,
     RepairSource,
     add_partition_names,
@@ -186,11 +187,8 @@ class RepairCoordinator:
             replica.node.set_repairing(repairing, engine.now, engine.host.out)
         except t.InvariantBroken as error:
             engine.host.mark_broken(replica.uid, error)
-
-    def _finish_repair(self, replica: Replica) -> None:
-        self._set_repairing(replica, repairing=False)
-        replica.given_up = False
-        self._engine.refused.pop(replica.uid, None)
+        else:
+            replica.note_health(engine.report)
 
     # -- the turn ------------------------------------------------------------------------------
 
@@ -271,12 +269,13 @@ class RepairCoordinator:
             looks += self._request_entries(replica, lacking)
         if not lacking.entries and not self._may_find_more(lacking):
             del self.lost_entries[uid]
-            self._finish_repair(replica)
+            replica.repair_problem = ""
+            self._set_repairing(replica, repairing=False)
             return looks
         if (
             now - lacking.heard >= PEER_ANSWER_EXPECTED_MS
             and lacking.entries
-            and not replica.given_up
+            and not replica.repair_problem
         ):
             self._mark_stalled(replica, lacking)
         if replica.is_leader:
@@ -324,18 +323,18 @@ class RepairCoordinator:
         return looks
 
     def _mark_stalled(self, replica: Replica, lacking: LostEntries) -> None:
-        replica.given_up = True
         number, _ = next(iter(lacking.entries.values()))
         named = self._engine.log.journal.segment_name(number)
-        why = unavailable_text(
+        replica.repair_problem = unavailable_text(
             lacking, named[0] if named else str(number), replica.node.applied_index
         )
-        self._engine.refused[replica.uid] = why
-        self._engine.report("error", "damage-not-repaired", group=f"{replica.uid:x}", why=why)
+        replica.note_health(self._engine.report)
 
-    def _yield_leadership(self, replica: Replica, lacking: LostEntries, step: str) -> None:
+    def _yield_leadership(
+        self, replica: Replica, lacking: LostEntries, action: LeaderAction
+    ) -> None:
         engine = self._engine
-        if step == "hand over" and not lacking.is_handed_over:
+        if action is LeaderAction.TRANSFER and not lacking.is_handed_over:
             followers = replica.node.leading.followers
             able = [one for one in replica.node.config.voters
                     if one in followers and not followers[one].is_unhealthy]  # fmt: skip
@@ -344,7 +343,7 @@ class RepairCoordinator:
                     engine.transfer(replica, t.node_of(one))
                     lacking.is_handed_over = True
                     return
-        elif step == "step down":
+        elif action is LeaderAction.STEP_DOWN:
             engine.host.touch(replica.uid)
             replica.node.step_down(engine.now, engine.host.out)
 

@@ -41,11 +41,18 @@ def repair_source(index: int, first: int, last: int, memory_first: int) -> Repai
     return RepairSource.MEMORY if index >= memory_first else RepairSource.PEERS
 
 
-def leader_action(lacking_ms: int) -> str:
-    """Decide what a leader does that has lacked entries for `lacking_ms`; "": nothing yet."""
-    if lacking_ms < LEAD_WHILE_REPAIRING_MS:
-        return ""
-    return "hand over" if lacking_ms < 2 * LEAD_WHILE_REPAIRING_MS else "step down"
+class LeaderAction(Enum):
+    LEAD = 0
+    TRANSFER = 1
+    STEP_DOWN = 2
+
+
+def leader_action(repairing_ms: int) -> LeaderAction:
+    """Decide what a leader does that has lacked entries for so long."""
+    if repairing_ms < LEAD_WHILE_REPAIRING_MS:
+        return LeaderAction.LEAD
+    is_early = repairing_ms < 2 * LEAD_WHILE_REPAIRING_MS
+    return LeaderAction.TRANSFER if is_early else LeaderAction.STEP_DOWN
 
 
 def first_needed_index(replica: Replica) -> int:

@@ -29,7 +29,6 @@ FILL_BYTES: Final = 256 << 10  # in one portion; a sync of it takes some millise
 FILL_BEHIND_MS: Final = 100  # what a late tick may make up for
 GROWTH_MS: Final = 1000  # over which the growth of the led partitions is measured
 FILL_AHEAD_MS: Final = 1000  # serving voters delays fills by this at most
-UNREADABLE: Final = "can't serve followers"
 
 
 class CatchUpServer:
@@ -85,12 +84,7 @@ class CatchUpServer:
         else:
             node.fetched(order.follower, entries, engine.now, engine.host.out)
             self._delay_next_fill(sum(len(entry[t.PAYLOAD]) for entry in entries), is_fill=is_fill)
-            self._clear_unreadable(order.group)
-
-    def _clear_unreadable(self, group: int) -> None:
-        """Take the note back that this group can't serve followers; a new failure sets it again."""
-        if self._engine.refused.get(group, "").startswith(UNREADABLE):
-            del self._engine.refused[group]
+            replica.catch_up_problem = ""
 
     def _delay_next_fill(self, size: int, *, is_fill: bool) -> None:
         """Delay the next new replica by as long as `size` bytes should take at the pace.
@@ -114,7 +108,7 @@ class CatchUpServer:
         """Transfer leadership to a follower that has these entries; else try again later."""
         engine = self._engine
         engine.counts["peer_fetches_failed_total"] += 1
-        engine.refused[order.group] = f"{UNREADABLE}: {error}"
+        replica.catch_up_problem = f"can't serve followers: {error}"
         self._retries.append((engine.now + AGAIN_MS, order))
         followers = replica.node.leading.followers.values()
         if any(one.match_index >= order.last for one in followers):
@@ -131,7 +125,8 @@ class CatchUpServer:
             self._measure_growth(now)
         while self._retries and self._retries[0][0] <= now:
             _, order = self._retries.popleft()
-            self._clear_unreadable(order.group)
+            if replica := self._engine.replicas.get(order.group):
+                replica.catch_up_problem = ""  # another failure sets it again
             host = self._engine.host
             host.call(order.group, RaftNode.fetched, order.follower, [], now, host.out)
         while self._queued_fills and self._next_fill_at <= now:

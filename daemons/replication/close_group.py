@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from myqueue.daemons.raft.health import START, ReplicaHealth
 from myqueue.daemons.repair.damage import REPORTED_MAX, TEXT_MAX, partition_name
 from myqueue.daemons.replication.open_group import replica_id_of
 from myqueue.daemons.replication.replica import Defect
@@ -131,7 +132,7 @@ class ClosedReplicas:
 
     # -- closing -------------------------------------------------------------------------------
 
-    def close(self, replica: Replica, error: InvariantBroken) -> ClosedReplica:
+    def close(self, replica: Replica, error: InvariantBroken) -> None:
         node = replica.node
         why = str(error) if isinstance(error, Defect) else f"it contradicts: {error}"
         name = partition_name(replica.about)
@@ -141,10 +142,9 @@ class ClosedReplicas:
             is_noted=is_defect,
         )  # fmt: skip
         self._close(
-            one, is_defect=is_defect, term=node.term, leader=replica.leader_node,
-            commit=node.commit_index,
+            one, replica.noted_health, is_defect=is_defect, term=node.term,
+            leader=replica.leader_node, commit=node.commit_index,
         )  # fmt: skip
-        return one
 
     def close_unopenable(self, group: Group, why: str, *, is_defect: bool = False) -> None:
         """Close a group that a start can't open. It gets no note: each start tries again."""
@@ -155,9 +155,9 @@ class ClosedReplicas:
             name = f"group {group.uid:x}"
         wall_ms, replica = self._engine.wall_ms(), replica_id_of(group)
         one = ClosedReplica(group.uid, replica, name, why, wall_ms, 0, is_noted=True)
-        self._close(one, is_defect=is_defect)
+        self._close(one, START, is_defect=is_defect)
 
-    def _close(self, one: ClosedReplica, *, is_defect: bool, **more: int) -> None:
+    def _close(self, one: ClosedReplica, before: str, *, is_defect: bool, **more: int) -> None:
         engine = self._engine
         self.closed[one.group] = one
         times = self._times[one.group] = self._times.get(one.group, 0) + 1
@@ -166,9 +166,9 @@ class ClosedReplicas:
             one.may_go_at = engine.now + min(pace_ms, PACE_MS_MAX)
         engine.counts["groups_closed_total"] += 1
         hint = HINT_MANAGER if engine.kind == "manager" else HINT
-        engine.report(
-            "error", "group-closed", group=f"{one.group:x}", partition=one.partition, why=one.why,
-            **more, do=HINT_DEFECT if is_defect else hint,
+        engine.leave_out(
+            one.group, ReplicaHealth.CLOSED, one.why, before, partition=one.partition, **more,
+            do=HINT_DEFECT if is_defect else hint,
         )  # fmt: skip
         if not one.is_noted:
             self._save_note(one)

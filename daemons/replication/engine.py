@@ -14,7 +14,7 @@ Everything happens in the loop's thread.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from random import Random
 from typing import Any
@@ -25,6 +25,7 @@ from myqueue.daemons.interfaces import Client, DuplicateDaemon, MessageTransport
 from myqueue.daemons.metrics import DaemonMetrics
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.groups import Packet, RaftGroups
+from myqueue.daemons.raft.health import START, ReplicaHealth, Unhealthy
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.repair.coordinator import RepairCoordinator
 from myqueue.daemons.replication import packets as peerwire
@@ -42,7 +43,13 @@ from myqueue.daemons.replication.open_group import (
     snapshot_parts,
 )
 from myqueue.daemons.replication.reclaim_pace import ReclaimPace
-from myqueue.daemons.replication.replica import Defect, Replica, raft_errors_translated
+from myqueue.daemons.replication.replica import (
+    Defect,
+    Replica,
+    Report,
+    raft_errors_translated,
+    report_health,
+)
 from myqueue.daemons.replication.state_saver import StateSaver
 from myqueue.wal.append.writer import Persisted, Stopped
 from myqueue.wal.log import Log
@@ -67,7 +74,7 @@ class Engine:
         self.replicas: dict[int, Replica] = {}
         # By number of the connected daemon
         self.rivals: dict[tuple[str, int], DuplicateDaemon] = {}
-        self.refused: dict[int, str] = {}  # groups that don't take part, and why
+        self.not_open: dict[int, Unhealthy] = {}  # groups on this disk that take no part
         self.failure: Exception | None = None  # not None: the daemon must end
         make: MakeStateMachine = owner.make_state_machine
         self._opening = GroupContext(log, settings, random, self.host.heard, make)
@@ -91,26 +98,27 @@ class Engine:
         self.closing = ClosedReplicas(self)
         self.scrub_bytes_per_s = 0  # 0: the log is not scrubbed
         self.fill_bytes_per_s = 0  # sent to new replicas; 0: no limit
-        self.report: Callable[..., None] = lambda *_, **__: None  # writes to the event log
+        self.report: Report = lambda *_, **__: None
         self._has_new_work = False
         self._last_stamp = 0
         owner.attach(self)
 
     def open_groups(self) -> None:
-        """Open every group that the log recovered; those that can't be opened go to `refused`."""
+        """Open every group that the log recovered; those that can't be opened go to `not_open`."""
         self.repair.before_groups_open()
         self.closing.before_groups_open()
         for uid, group in sorted(self.log.journal.groups.by_uid.items()):
             if why := self.closing.restore_closed(group):
-                self.refused[uid] = why
+                self.leave_out(uid, ReplicaHealth.CLOSED, why)
                 continue
             try:
                 replica = open_group(self._opening, group, self.now)
             except CannotOpen as error:
-                self.refused[uid] = str(error)
-                if isinstance(cause := error.__cause__, t.InvariantBroken):
-                    is_defect = isinstance(cause, Defect)
+                if error.health is ReplicaHealth.CLOSED:
+                    is_defect = isinstance(error.__cause__, Defect)
                     self.closing.close_unopenable(group, str(error), is_defect=is_defect)
+                else:
+                    self.leave_out(uid, error.health, str(error))
                 continue
             self._add(replica)
             if replica.node.applied_index > replica.commit_saved:
@@ -125,6 +133,31 @@ class Engine:
         self.replicas[replica.uid] = replica
         self.host.add(replica.node)
         self.starts.note(replica, self.now)
+        replica.note_health(self.report)
+
+    def leave_out(
+        self, uid: int, health: ReplicaHealth, reason: str, before: str = START, **more: Any
+    ) -> None:
+        """Note and log that a replica on this disk takes no part."""
+        self.not_open[uid] = Unhealthy(health, reason)
+        report_health(self.report, uid, before, health, reason, **more)
+
+    def unhealthy(self) -> dict[int, Unhealthy]:
+        """Group -> health of each replica on this disk that is not HEALTHY, with the reason."""
+        return self.not_open | {
+            uid: Unhealthy(one.health, one.health_reason)
+            for uid, one in self.replicas.items()
+            if not one.node.health.votes
+        }
+
+    @property
+    def refused(self) -> dict[int, str]:
+        """Group -> why it takes no part, or stands still, for people."""
+        found = {uid: one.reason for uid, one in self.not_open.items()}
+        for uid, replica in self.replicas.items():
+            if problem := replica.repair_problem or replica.catch_up_problem:
+                found[uid] = problem
+        return found
 
     def wall_ms(self) -> int:
         """Return the time for an entry: the wall clock, but never less than before."""
@@ -150,7 +183,7 @@ class Engine:
 
     def remove(self, uid: int) -> None:
         """Remove a replica from this daemon for good. Call it only on a committed order."""
-        self.refused.pop(uid, None)
+        self.not_open.pop(uid, None)
         if self.replicas.pop(uid, None) is not None:
             self.host.remove(uid)
         out = self.host.out  # may hold effects of this turn for the group
@@ -179,7 +212,7 @@ class Engine:
             if replica is None:
                 continue
             self._forget_pending(uid)
-            self.refused[uid] = self.closing.close(replica, error).why
+            self.closing.close(replica, error)
             self.owner.closed(replica)
 
     def prepare_removal(self, uid: int) -> bool:
@@ -239,7 +272,7 @@ class Engine:
 
     def held(self) -> dict[int, int]:
         """Group -> id of each replica that stays on this disk; 0: the log lost its id."""
-        out = {uid: replica_id_of(self.log.journal.group(uid)) for uid in self.refused}
+        out = {uid: replica_id_of(self.log.journal.group(uid)) for uid in self.not_open}
         return out | {uid: replica.replica_id for uid, replica in self.replicas.items()}
 
     def campaign_soon(self, replica: Replica) -> None:
@@ -384,6 +417,7 @@ class Engine:
             elif isinstance(order, t.PersistHardState):
                 batch = journal.hard_state(*order)
                 self._pending_hard_states.append((batch, order.group, order.term, order.vote))
+                self.replicas[order.group].note_health(self.report)
             elif isinstance(order, t.PersistTruncate):
                 journal.truncate(order.group, order.index, order.term, order.offset, order.chain)
             else:

@@ -6,7 +6,7 @@ may take part; for each other one `CannotOpen` with the reason, which `myq healt
 1. *doubtful* (any record may be missing, the newest vote too): the replica is not opened. It may
    have forgotten a vote, so it must come back under a new replica id, which only managers give.
 2. *damaged*: all of its log is read. Unreadable entries that are applied, so committed, are left to
-   `repair/coordinator`; the replica is *lacking* until they are back. An unreadable or missing
+   `repair/coordinator`; the replica is *repairing* until they are back. An unreadable or missing
    entry that is not applied is cut off with all entries after it, and comes from the peers again.
    Then the replica is *recovering* until it has all that it acknowledged. In both states it neither
    votes nor leads.
@@ -26,6 +26,7 @@ from random import Random
 from typing import NamedTuple
 
 from myqueue.daemons.raft import types as t
+from myqueue.daemons.raft.health import ReplicaHealth
 from myqueue.daemons.raft.log import RaftLog
 from myqueue.daemons.raft.membership import ConfigHistory
 from myqueue.daemons.raft.node import RaftNode
@@ -60,6 +61,10 @@ class GroupContext(NamedTuple):
 class CannotOpen(Exception):
     """This replica can't be opened; the text says why."""
 
+    def __init__(self, health: ReplicaHealth, reason: str) -> None:
+        super().__init__(reason)
+        self.health = health
+
 
 def pack_group_description(replica: int, config: t.Config, about: bytes) -> bytes:
     """Pack what the journal records when a group is created."""
@@ -78,20 +83,24 @@ def open_group(opening: GroupContext, group: Group, now: int) -> Replica:
     """Open a group that the log recovered. Raises CannotOpen."""
     if group.doubtful or group.created is None:
         raise CannotOpen(
-            "records of it may be missing, its newest vote too; it needs a new replica"
+            ReplicaHealth.VOTE_LOST,
+            "records of it may be missing, its newest vote too; it needs a new replica",
         )
     try:
         return _open(opening, group, group.created, now)
     except (CorruptData, EntryMissing) as error:
-        raise CannotOpen(f"what it needs to start can't be read: {error}") from error
+        reason = f"what it needs to start can't be read: {error}"
+        raise CannotOpen(ReplicaHealth.UNREADABLE, reason) from error
     except Defect as error:
-        raise CannotOpen(f"it can't be opened: {error}") from error
+        raise CannotOpen(ReplicaHealth.CLOSED, f"it can't be opened: {error}") from error
     except t.InvariantBroken as error:  # one group must not keep all others from starting
-        raise CannotOpen(f"its state and its log do not fit together: {error}") from error
+        reason = f"its state and its log do not fit together: {error}"
+        raise CannotOpen(ReplicaHealth.CLOSED, reason) from error
     except (CannotOpen, MyQueueError, OSError, MemoryError):
         raise
     except Exception as error:
-        raise CannotOpen(f"it can't be opened: {error!r}") from Defect(repr(error))
+        reason = f"it can't be opened: {error!r}"
+        raise CannotOpen(ReplicaHealth.CLOSED, reason) from Defect(repr(error))
 
 
 def _open(opening: GroupContext, group: Group, created: bytes, now: int) -> Replica:
@@ -101,7 +110,8 @@ def _open(opening: GroupContext, group: Group, created: bytes, now: int) -> Repl
     machine = opening.make_state_machine(group.uid, about)
     saved_config = _load_state(log, group, machine, configs)
     if machine.applied_index < group.first_index - 1:
-        raise CannotOpen(f"its state ends before its log begins at {group.first_index}")
+        reason = f"its state ends before its log begins at {group.first_index}"
+        raise CannotOpen(ReplicaHealth.UNREADABLE, reason)
     if (
         group.damaged
         or group.incomplete
@@ -214,7 +224,8 @@ def _make_raft_log(log: Log, group: Group) -> RaftLog:
     if group.last_index >= group.first_index:
         row = log.index.row(group.uid, group.last_index)
         if row is None:
-            raise CannotOpen(f"its last entry, {group.last_index}, is not in the index")
+            reason = f"its last entry, {group.last_index}, is not in the index"
+            raise CannotOpen(ReplicaHealth.UNREADABLE, reason)
         # Nothing uses the payload of the last entry, so it is not read.
         tail = (row.index, row.term, row.offset, row.count, row.time_ms, 0, row.chain, b"")
         # The index may still name entries that were cut off a moment ago.

@@ -15,9 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from myqueue.daemons.raft import types as t
+from myqueue.daemons.raft.health import START, ReplicaHealth, Unhealthy, may_follow
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.state_machine import RowChanges, StateMachine
 from myqueue.errors import (
@@ -33,11 +35,18 @@ from myqueue.wal.read.reader import Entry as Stored
 from myqueue.wire import protocol
 
 if TYPE_CHECKING:
+    from myqueue.daemons.replication.engine import Engine
     from myqueue.wal.log import Log
 
 CONFIG_KEY = b"\xffconfig"  # a row like the machine's: the members at the applied index
 APPLY_BYTES = 4 << 20  # read from disk at a time when applying lags behind memory
 READ_ROWS_MAX = 1024
+Report = Callable[..., None]  # writes to the event log: level, event, fields
+_LEVELS = {
+    ReplicaHealth.HEALTHY: "info",
+    ReplicaHealth.REPAIRING: "warning",
+    ReplicaHealth.RECOVERING: "warning",
+}
 # Errors of the whole process or its disk: they end the daemon and close no group.
 OF_ALL = (OSError, MemoryError, JournalStopped, DiskFull, StoreBroken)
 
@@ -53,8 +62,9 @@ class Replica:
     """One raft group on this daemon."""
 
     __slots__ = (
-        "about", "apply_to", "commit_saved", "dirty", "given_up", "is_ready", "log", "machine",
-        "node", "saved_config", "uid",
+        "about", "apply_to", "catch_up_problem", "commit_saved", "dirty", "is_ready", "log",
+        "machine", "node", "noted_health", "recovery_problem", "repair_problem", "saved_config",
+        "uid",
     )  # fmt: skip
 
     def __init__(self, node: RaftNode, machine: StateMachine, about: bytes, log: Log) -> None:
@@ -66,9 +76,36 @@ class Replica:
         self.dirty = False  # applied since the last save
         self.commit_saved = node.commit_index  # the last commit hint in the log
         self.saved_config: t.Config | None = None
-        self.given_up = (
-            False  # what can't be read here is not expected back soon (`repair/coordinator`)
-        )
+        # What can't be read here is not expected back soon (`repair/coordinator`); "": it is.
+        self.repair_problem = ""
+        self.catch_up_problem = ""  # why the leader can't serve a follower (`catch_up`)
+        self.recovery_problem = ""  # why its recovery can't end (`broker/manager_link`)
+        self.noted_health: str = START
+
+    @property
+    def health(self) -> ReplicaHealth:
+        """The core's state, and whether it is expected to end by itself."""
+        health = self.node.health
+        if health is ReplicaHealth.REPAIRING and self.repair_problem:
+            return ReplicaHealth.REPAIR_STALLED
+        if health is ReplicaHealth.RECOVERING and self.recovery_problem:
+            return ReplicaHealth.RECOVERY_STALLED
+        return health
+
+    @property
+    def health_reason(self) -> str:
+        """Why its health does not get better by itself; "": it does."""
+        health = self.health
+        if health is ReplicaHealth.RECOVERY_STALLED:
+            return self.recovery_problem
+        return self.repair_problem if health is ReplicaHealth.REPAIR_STALLED else ""
+
+    def note_health(self, report: Report) -> None:
+        """Log a change of health. Call it after each change of a fact that it is made from."""
+        before, after = self.noted_health, self.health
+        self.noted_health = after
+        if after != before and (before, after) != (START, ReplicaHealth.HEALTHY):
+            report_health(report, self.uid, before, after, self.health_reason)
 
     @property
     def is_leader(self) -> bool:
@@ -110,7 +147,7 @@ class Replica:
         try:
             stored = self.log.reader.entries(self.uid, first, last, max_bytes)
         except CorruptData as error:
-            if self.given_up:
+            if self.repair_problem:
                 raise
             raise NotReady(f"it is being repaired: {error}", component=error.component) from error
         return [as_entry(one) for one in stored]
@@ -255,6 +292,35 @@ class Replica:
         if not able:
             return 0
         return t.node_of(max(able, key=lambda one: (known[one].match_index, -one)))
+
+
+def report_health(
+    report: Report, uid: int, before: str, after: ReplicaHealth, reason: str, **more: Any
+) -> None:
+    """Log that the health of a replica changed: with another event if that can't be (a bug)."""
+    event = "replica-health-changed" if may_follow(before, after) else "replica-health-impossible"
+    report(
+        _LEVELS.get(after, "error"),
+        event,
+        always=after is ReplicaHealth.CLOSED,
+        group=f"{uid:x}",
+        **{"from": str(before), "to": str(after)},
+        reason=reason,
+        **more,
+    )
+
+
+def daemon_status(engine: Engine, unhealthy: dict[int, Unhealthy]) -> dict[str, Any]:
+    """Describe for STATUS what is the same on brokers and managers."""
+    refused, health = islice(engine.refused.items(), 100), islice(unhealthy.items(), 1000)
+    return {
+        "incarnation": engine.incarnation,
+        "refused": {str(uid): why for uid, why in refused},
+        "health": {
+            str(uid): {"state": str(one.health), "reason": one.reason} for uid, one in health
+        },
+        "repair": engine.repair.status(),
+    }
 
 
 def as_entry(stored: Stored) -> t.Entry:

@@ -140,6 +140,7 @@ OTHERS: Final[dict[str, tuple[str, str]]] = {
         GAUGE,
         "Replicas that can't take part or be repaired; see the log.",
     ),
+    "replicas_unhealthy": (GAUGE, "Replicas of this daemon that are not healthy, by health."),
     "omitted": (GAUGE, "Rows of a kind that were left out to keep the answer short."),
     "http_requests_total": (COUNTER, "Requests answered by this gateway."),
     "http_request_duration_seconds": (HISTOGRAM, "Time to answer a request."),

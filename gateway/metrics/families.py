@@ -7,6 +7,7 @@ consumers). Rows that a large cluster has many of are bounded (`PARTITIONS_MAX`,
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -165,6 +166,11 @@ def _raft(statuses: list[Facts]) -> Iterator[Family]:
         yield gauge(name, DAEMON, [(who, _over(row["groups"], key, most)) for who, row in rows])
     refused = [(who, len(row.get("refused", ()))) for who, row in rows]
     yield gauge("raft_groups_refused", DAEMON, refused)
+    unhealthy: list[Row] = []
+    for who, row in rows:
+        states = Counter(one["state"] for one in row.get("health", {}).values())
+        unhealthy += [((*who, state), count) for state, count in sorted(states.items())]
+    yield gauge("replicas_unhealthy", (*DAEMON, "health"), unhealthy)
 
 
 def _over(groups: list[Facts], key: str, most: bool) -> int:

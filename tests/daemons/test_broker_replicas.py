@@ -10,7 +10,7 @@ from support.orders import answer, later, orders, wanted_row
 
 from myqueue import errors
 from myqueue.daemons.raft import types as t
-from myqueue.daemons.raft.health import ReplicaHealth
+from myqueue.daemons.raft.health import ReplicaHealth, Unhealthy
 
 LIFE = 5  # of the engine of the tests
 
@@ -129,7 +129,7 @@ def test_w6_a_replica_is_told_of_until_its_removal_is_on_the_disk(world: World) 
 
 def lose(world: World, group: int, replica: int) -> None:
     """A log that was damaged so that the group can't be opened."""
-    world.engine.refused[group] = "records are missing"
+    world.engine.not_open[group] = Unhealthy(ReplicaHealth.UNREADABLE, "records are missing")
     world.engine.names[group] = replica
 
 

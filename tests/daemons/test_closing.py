@@ -41,6 +41,9 @@ class Events:
     def of(self, event: str) -> list[dict[str, object]]:
         return [about for name, about in self.told if name == event]
 
+    def closed(self) -> list[dict[str, object]]:
+        return [about for about in self.of("replica-health-changed") if about["to"] == "closed"]
+
 
 def rolled_back(net: EngineNet, folder: Path) -> int:
     """Nodes 2 and 3 have forgotten the newest entries of GROUP; returns the last that 1 has."""
@@ -85,9 +88,9 @@ def test_only_the_contradicted_group_is_closed_also_over_a_start(tmp_path: Path)
         events = Events(one)
         net.until("closed", lambda: is_closed(one))
         others_go_on(net)
-        found = events.of("group-closed")
+        found = events.closed()
         assert len(found) == 1 and found[0]["partition"] == "t/0" and found[0]["do"] == HINT
-        assert "committed" in str(found[0]["why"]) and "committed" in one.engine.refused[GROUP]
+        assert "committed" in str(found[0]["reason"]) and "committed" in one.engine.refused[GROUP]
         assert one.engine.held()[GROUP] == t.replica_id(1, 1)  # its files are here
         assert one.engine.counts["groups_closed_total"] == 1
         net.until("noted", lambda: one.engine.closing.closed[GROUP].is_noted)

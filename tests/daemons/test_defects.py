@@ -95,8 +95,8 @@ def test_what_can_not_be_applied_closes_its_group_until_a_start_that_can(
         net.write(FIRST, GROUP)
         net.until("closed", lambda: is_closed(one))
         others_go_on(net)
-        (told,) = events.of("group-closed")
-        assert told["do"] == HINT_DEFECT and repr(error) in str(told["why"])
+        (told,) = events.closed()
+        assert told["do"] == HINT_DEFECT and repr(error) in str(told["reason"])
         assert not list(one.folder.glob("closed-*"))
         faulty(one, apply=error)
         one.restart()  # and again, at each start: alone, if what is committed is known

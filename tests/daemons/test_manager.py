@@ -18,6 +18,7 @@ from myqueue.daemons.manager.manager import (
 from myqueue.daemons.manager.pending import WAITING_MAX
 from myqueue.daemons.metadata.group_records import ConsumerGroup
 from myqueue.daemons.metadata.machine import MetadataMachine
+from myqueue.daemons.raft.health import ReplicaHealth
 from myqueue.daemons.raft.types import COMMAND, Proposal
 from myqueue.wire import protocol
 
@@ -398,7 +399,7 @@ def test_r2_a_manager_that_is_there_is_sure() -> None:
 def test_w6_a_manager_whose_log_is_not_whole_takes_no_part() -> None:
     manager = Manager(config_of(1, 3), lambda *_a, **_k: None)
     engine = FakeEngine(1, manager)
-    engine.refused[MANAGERS_RAFT_UID] = "records of it may be missing"
+    engine.leave_out(MANAGERS_RAFT_UID, ReplicaHealth.UNREADABLE, "records of it may be missing")
     manager.started(0)
     assert engine.replicas == {}
     manager.tick(50)

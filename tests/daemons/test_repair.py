@@ -34,6 +34,7 @@ from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.log import next_chain
 from myqueue.daemons.repair.damage import (
     DamagedSegment,
+    LeaderAction,
     LostEntries,
     RepairSource,
     leader_action,
@@ -355,9 +356,9 @@ def test_decisions() -> None:
     assert repair_source(5, 5, 20, 10) is RepairSource.PEERS
     assert repair_source(9, 5, 20, 10) is RepairSource.PEERS
     assert repair_source(10, 5, 20, 10) is RepairSource.MEMORY
-    assert leader_action(999) == ""
-    assert leader_action(1000) == "hand over"
-    assert leader_action(2000) == "step down"
+    assert leader_action(999) is LeaderAction.LEAD
+    assert leader_action(1000) is LeaderAction.TRANSFER
+    assert leader_action(2000) is LeaderAction.STEP_DOWN
     chain = next_chain(77, 3, b"abc")
     row = Row(GROUP, 8, 1, 512, 3, 2, 100, 3, 1234, chain)
     right: t.Entry = (8, 3, 100, 2, 1234, t.DATA, chain, b"abc")

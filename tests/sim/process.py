@@ -58,7 +58,6 @@ class Process:
         self.host = RaftGroups(number, incarnation, world.settings)
         self.durable = Durable()
         self.replicas: dict[int, Replica] = {}
-        self.refused: dict[int, str] = {}  # for people: nobody reads it here
         self.counts = DaemonMetrics()
         self.hard_states: list[tuple[int, int, int, int]] = []  # (batch, group, term, vote)
         self.snapshots: list[tuple[int, int, int]] = []  # (batch, group, index)
@@ -120,6 +119,7 @@ class Process:
         self.replicas[replica.uid] = replica
         self.durable.restored(replica.node)
         self.host.add(replica.node)
+        replica.note_health(self.report)
 
     def create(self, uid: int, replica: int, config: t.Config) -> None:
         """A replica of a group, empty; a learner waits for its leader."""
@@ -140,6 +140,7 @@ class Process:
         return self.world.wall_ms()
 
     def report(self, level: str, event: str, **about: Any) -> None:
+        check(event != "replica-health-impossible", f"no row of the health's table: {about}")
         self.world.note(f"node {self.number}: {event} {about}")
 
     def note_segment_removed(self) -> None:
@@ -218,6 +219,7 @@ class Process:
             elif isinstance(order, t.PersistHardState):
                 batch = journal.hard_state(*order)
                 self.hard_states.append((batch, order.group, order.term, order.vote))
+                self.replicas[order.group].note_health(self.report)
             elif isinstance(order, t.PersistTruncate):
                 checkers.forget_claims(node, order.index)
                 journal.truncate(order.group, order.index, order.term, order.offset, order.chain)

@@ -285,7 +285,9 @@ class Rot:
             if found is None or replica.replica_id not in found[1].members:
                 all_members = False  # taken out of the group, and not told yet
                 continue
-            if replica.given_up and replica.has_unapplied:  # the others left it behind meanwhile
+            if (
+                replica.repair_problem and replica.has_unapplied
+            ):  # the others left it behind meanwhile
                 self._start_again(process.number)
                 return False
             log, at = replica.node.log, _needed_from(replica)

@@ -19,8 +19,10 @@ from myqueue.daemons.interfaces import Client
 from myqueue.daemons.metrics import DaemonMetrics
 from myqueue.daemons.partition.machine import PartitionMachine
 from myqueue.daemons.raft import types as t
-from myqueue.daemons.raft.health import ReplicaHealth
+from myqueue.daemons.raft.health import START, ReplicaHealth, Unhealthy
 from myqueue.daemons.raft.log import RaftLog
+from myqueue.daemons.replication.engine import Engine
+from myqueue.daemons.replication.replica import Replica
 from myqueue.wire import protocol
 
 GROUP = 77
@@ -40,6 +42,8 @@ class FakeReplica:
         self.log = RaftLog()
         self.is_ready = False
         self.leader_node = 0
+        self.repair_problem = self.catch_up_problem = self.recovery_problem = ""
+        self.noted_health = START
         self.campaigns = 0
         self.follower = 0
         self.broken: errors.MyQueueError | None = None  # what reading raises
@@ -63,6 +67,8 @@ class FakeReplica:
             leading=SimpleNamespace(followers={}),
             is_heard=lambda _member, _now: True,
         )
+
+    health, health_reason, note_health = Replica.health, Replica.health_reason, Replica.note_health
 
     @property
     def is_leader(self) -> bool:
@@ -97,11 +103,14 @@ class FakeReplica:
 
 
 class FakeEngine:
+    refused, unhealthy = Engine.refused, Engine.unhealthy
+
     def __init__(self, owner: Broker, node: int = 1) -> None:
         self.owner, self.node, self.incarnation = owner, node, 5
         self.now, self.wall = 1_000, WALL_MS
         self.replicas: dict[int, FakeReplica] = {}
-        self.refused: dict[int, str] = {}
+        self.not_open: dict[int, Unhealthy] = {}
+        self.report: Callable[..., None] = lambda *_, **__: None
         self.counts = DaemonMetrics()
         self.log = SimpleNamespace(
             identity=SimpleNamespace(disk="disk-a"),
@@ -149,7 +158,7 @@ class FakeEngine:
         if uid not in self.held():
             raise errors.GroupUnknown()
         self.replicas.pop(uid, None)
-        self.refused.pop(uid, None)
+        self.not_open.pop(uid, None)
         self.names.pop(uid, None)
 
     def prepare_removal(self, uid: int) -> bool:

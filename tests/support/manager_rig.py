@@ -6,14 +6,16 @@ has the time that the test says. `ManagerCluster` is a manager with brokers that
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 from myqueue.daemons.config import SETTINGS, DaemonConfig, check_config
 from myqueue.daemons.manager.manager import MANAGERS_RAFT_UID, Manager
 from myqueue.daemons.metrics import DaemonMetrics
-from myqueue.daemons.raft.health import ReplicaHealth
+from myqueue.daemons.raft.health import ReplicaHealth, Unhealthy
 from myqueue.daemons.raft.types import NOOP, Config, Proposal, Role, replica_id
+from myqueue.daemons.replication.engine import Engine
 from myqueue.errors import EntryMissing, MyQueueError, NotReady
 from myqueue.wire import protocol
 
@@ -25,6 +27,7 @@ class FakeReplica:
         self.uid, self.machine = uid, machine
         self.is_ready = False
         self.leader_node = 0
+        self.repair_problem = self.catch_up_problem = ""
         self.follower = 0
         self.entries: dict[int, Any] = {}  # committed, and not cut off since
         self.node = SimpleNamespace(
@@ -54,11 +57,14 @@ class FakeReplica:
 class FakeEngine:
     """The engine, played by hand: it records calls, and keeps proposals until `commit`."""
 
+    refused, unhealthy, leave_out = Engine.refused, Engine.unhealthy, Engine.leave_out
+
     def __init__(self, node: int, owner: Manager) -> None:
         self.node, self.owner, self.incarnation = node, owner, 77
         self.now = 1000
         self.replicas: dict[int, FakeReplica] = {}
-        self.refused: dict[int, str] = {}
+        self.not_open: dict[int, Unhealthy] = {}
+        self.report: Callable[..., None] = lambda *_, **__: None
         self.counts = DaemonMetrics()
         self.clock = SimpleNamespace(wall_ms=self.wall_ms)
         self.log = SimpleNamespace(
@@ -312,6 +318,7 @@ class FakeBroker:
         self.members: dict[int, list[list[Any]]] = {}  # of groups that it leads
         self.lost: list[list[int]] = []
         self.voteless: list[list[int]] = []
+        self.health: list[list[Any]] | None = None  # an older broker does not send it
         self.leads: dict[int, int] = {}  # group -> term
         self.follows: dict[int, int] = {}  # group -> node of its leader, as it knows it
         self.ends: dict[int, int] = {}
@@ -346,6 +353,7 @@ class FakeBroker:
             ],
             "lost": self.lost,
             "voteless": self.voteless,
+            "health": self.health,
             "producers": [],
             "consumers": [],
             "disk_low": self.disk_low,

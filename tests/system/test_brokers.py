@@ -47,7 +47,7 @@ def lose_log(cluster: Cluster, name: Name, groups: int) -> None:
     (cluster.data(name) / "begun").unlink()
     before = len(cluster.log(name))
     cluster.start(name)
-    wait_for("its replicas stay out", lambda: "stays-out" in cluster.log(name)[before:])
+    wait_for("its replicas stay out", lambda: "from=start to=" in cluster.log(name)[before:])
     wait_for("all are made anew", lambda: takes_part(cluster, name) == groups, 120)
 
 

@@ -113,7 +113,7 @@ def test_a_broker_goes_on_without_the_partition_that_others_contradict(
     row = wait_for("closed still", lambda: closed(cluster, ONE), 30)
     assert "logs differ" in row["why"] and list(status(cluster, ONE)["refused"].values())
     log = cluster.log(ONE)
-    assert "group-closed" in log and f"{BACK}/0" in log and "replica-stays-out" in log
+    assert "from=healthy to=closed" in log and f"{BACK}/0" in log and "from=start to=closed" in log
 
     cluster.start(*managers)
     kept = wait_for("replaced", lambda: [one for one in told(cluster) if one["kept"]], 60)[0]
@@ -160,7 +160,7 @@ def test_a_manager_that_others_contradict_takes_no_part_and_says_so(
     cluster.start(one)
     wait_for("told still", lambda: closed(cluster, one) and told(cluster), 30)
     assert status(cluster, one)["refused"]["1"] == row["why"]
-    hint = wait_for_event_line(cluster.folder / "manager-1.log", "group-closed")
+    hint = wait_for_event_line(cluster.folder / "manager-1.log", "to=closed")
     for text in (hint, describe([row])[0].advice):
         assert "with an empty folder" in text and "without its note it is closed again" in text
     cluster.check_alive()

@@ -2,7 +2,8 @@
 
 The reasons, the most pressing first:
 
-1. *lost*: a replica that its broker cannot open, or whose disk is gone, is rebuilt there;
+1. *to rebuild*: a replica that its broker reports as unusable, or whose disk is gone, is rebuilt
+   there;
 2. *dead*: replicas of a broker that has been silent for `replace_after_ms` are rebuilt on others,
    and so are those of a broker that was removed when no other broker could take them;
 3. *full*: a move to a disk that ran out of room, or to a broker that the group's leader does not
@@ -151,13 +152,13 @@ class MovePlan:
         if (
             not is_known
             or not life.full_heartbeat_at
-            or not (row.disk_first_incarnation or life.lost)
+            or not (row.disk_first_incarnation or life.unusable)
         ):
             return []
         lost = []
         for group in sorted(self.tables.held[node]):
             incarnation = self._incarnation(group, node)
-            known = life.lost.get(group, -1)
+            known = life.unusable.get(group, -1)
             is_away = (
                 incarnation < row.disk_first_incarnation and life.held.get(group) != incarnation
             )
