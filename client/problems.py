@@ -64,7 +64,14 @@ def _damage(rows: list[Facts]) -> list[Facts]:
 
 
 def _without_vote(rows: list[Facts]) -> list[Facts]:
-    return [row | {"voteless": ", ".join(map(str, row["voteless"]))} for row in rows[:NAMED_MAX]]
+    return [row | {"voteless": ", ".join(_with_health(row))} for row in rows[:NAMED_MAX]]
+
+
+def _with_health(row: Facts) -> list[str]:
+    """Name brokers, each with the health of its replica; an older manager does not report that."""
+    health = row.get("health", {})
+    return [f"{node} ({health[str(node)]})" if health.get(str(node)) else f"{node}"
+            for node in row["voteless"]]  # fmt: skip
 
 
 def _unled(rows: list[Facts]) -> list[Facts]:
@@ -110,8 +117,8 @@ KINDS: Final = (
     ),
     Kind(
         "leaderless", True,
-        "{topic}/{partition}: its replica on broker {voteless} lost entries, and does not vote"
-        " until a leader has restored them",
+        "{topic}/{partition}: its replica on broker {voteless} does not vote until a leader has"
+        " restored its lost entries",
         "Start the brokers of its other replicas. If all of them run, too few of its copies are"
         " whole: restore one, or delete the topic",
         facts=_without_vote, is_case=lambda row: row.get("voteless"),

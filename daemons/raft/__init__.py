@@ -4,7 +4,7 @@ file.
 Every acknowledgement of the system goes through this folder. It imports the standard library
 only. Read it in this order:
 
-1. `types`: entries, messages, effects, settings: the vocabulary.
+1. `types`, `health`: entries, messages, effects, settings, states: the vocabulary.
 2. `quorum`, `log`, `progress`, `membership`: arithmetic and books.
 3. `node`: what all roles share, and the table of their changes.
 4. `follower`, `candidate`, `leader`: what each role does with each message.

@@ -5,6 +5,6 @@ yields), `coordinator` requests entries from peers, serves them, and empties dam
 `scrub_pace` reads the log slowly, so that damage is found early.
 
 Comes in: places that could not be read, answers of peers. Goes out: entries appended again, or a
-reason in `engine.refused` when no replica has them. A replica that lacks committed entries neither
-votes nor leads. Only `daemons/replication` imports this package.
+reason in `Replica.repair_problem` when no replica has them. A replica that lacks committed entries
+neither votes nor leads. Only `daemons/replication` imports this package.
 """

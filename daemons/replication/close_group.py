@@ -6,8 +6,8 @@ right, so the replica stops: it neither votes, nor counts, nor answers, nor ackn
 nothing of the turn in which that was found leaves this daemon. All other groups go on.
 
 - It stays closed over a restart, by a note in the data folder (`wal/closed_groups.py`).
-- The event log, STATUS (`refused`), heartbeats and `myq health` report it.
-- The heartbeat calls it lost. Where the other replicas have a leader and are a majority without it,
+- The event log, STATUS (`health`), heartbeats and `myq health` report it.
+- The heartbeat reports it. Where the other replicas have a leader and are a majority without it,
   the managers put a replica with another id in its place.
 - It may be the replica that is right, with the only copy of acknowledged messages. So its segments
   are hard-linked into `kept/` before it is removed; operators inspect them and remove the folder.

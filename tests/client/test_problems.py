@@ -66,8 +66,20 @@ CASES: list[tuple[list[dict[str, Any]], list[tuple[bool, str, str]]]] = [
             (True, "1 partition without a leader: t/1", "Start the silent brokers"),
             (
                 True,
-                "t/1: its replica on broker 2, 3 lost entries, and does not vote until a leader has"
-                " restored them",
+                "t/1: its replica on broker 2, 3 does not vote until a leader has restored its lost"
+                " entries",
+                "Start the brokers of its other replicas",
+            ),
+        ],
+    ),
+    (
+        of_partitions("leaderless", 0, voteless=[2, 3], health={"2": "repairing", "3": ""}),
+        [
+            (True, "1 partition without a leader: t/0", "Start the silent brokers"),
+            (
+                True,
+                "t/0: its replica on broker 2 (repairing), 3 does not vote until a leader has"
+                " restored its lost entries",
                 "Start the brokers of its other replicas",
             ),
         ],

@@ -259,7 +259,8 @@ def test_r2_the_managers_are_told_who_can_not_vote(world: World) -> None:
 
 
 def test_one_that_only_can_not_serve_is_not_lost(world: World) -> None:
-    world.engine.refused[GROUP] = "can't serve followers"
+    world.replica.catch_up_problem = "can't serve followers"
+    assert world.engine.refused == {GROUP: "can't serve followers"}
     assert later(world)[0][2]["lost"] == []
 
 

@@ -17,7 +17,7 @@ from support.processes import Cluster, wait_for
 from tidy.tree import files, read
 
 from myqueue import Producer, Session
-from myqueue.gateway.metrics import catalog, endpoint
+from myqueue.gateway.metrics import catalog, endpoint, families
 
 ROW = re.compile(r"^\| `myq_(\w+)` \| (\w+) \| ([\w, ]*) \| (.+) \|$", re.MULTILINE)
 
@@ -160,3 +160,16 @@ def test_a_daemon_that_does_not_answer_fails_nothing(cluster: Cluster, web: Flas
     cluster.resume(("manager", 1))
     cluster.wait_healthy()
     assert value(scrape(web), "myq_healthy") == 1
+
+
+def test_unhealthy_replicas_are_counted_by_health() -> None:
+    states = dict(enumerate(["repairing", "closed", "repairing"]))
+    broker = {"daemon": "broker", "node": 1, "groups": [], "refused": {}}
+    health = {str(uid): {"state": state, "reason": ""} for uid, state in states.items()}
+    older = broker | {"node": 2}
+    found = {one.name: one for one in families._raft([broker | {"health": health}, older])}
+    samples = found["myq_replicas_unhealthy"].samples
+    assert {tuple(one.labels.values()): one.value for one in samples} == {
+        ("broker", "1", "closed"): 1,
+        ("broker", "1", "repairing"): 2,
+    }

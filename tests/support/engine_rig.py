@@ -68,10 +68,6 @@ class Wire:
         return lambda *_: None
 
 
-def no_impossible_health(_level: str, event: str, **about: Any) -> None:
-    assert event != "replica-health-impossible", about
-
-
 class Node:
     """One daemon without its loop."""
 
@@ -81,7 +77,13 @@ class Node:
         self.owner = RecordingOwner()
         self.holds_reports = False  # the disk says nothing any more
         self.runs = False
+        self.health_changes: list[tuple[str, str]] = []  # of all its replicas
         self.open()
+
+    def _report(self, _level: str, event: str, **about: Any) -> None:
+        assert event != "replica-health-impossible", about
+        if event == "replica-health-changed":
+            self.health_changes.append((about["from"], about["to"]))
 
     def open(self) -> None:
         config = self.net.journal_config
@@ -107,7 +109,7 @@ class Node:
             Wire(self.net, self.number),
             self.owner,
         )
-        self.engine.report = no_impossible_health
+        self.engine.report = self._report
         self.engine.open_groups()
         self.runs = True
 
