@@ -12,9 +12,9 @@ import pytest
 from raft.replicas import Solo
 from support.broker_seam import GROUP as OWN
 from support.broker_seam import World
-from support.damage_rig import CONFIG, GROUP, OTHER, filled, follower, lose
-from support.engine_rig import Net, Node
-from support.manager_rig import Cluster
+from support.damage_rig import CONFIG, GROUP, OTHER, damage_and_notice, follower, write_segments
+from support.engine_rig import EngineNet, Node
+from support.manager_rig import ManagerCluster
 from support.orders import answer, later, orders, wanted_row
 
 from myqueue.daemons.manager.balancer.plan import MovePlan
@@ -81,7 +81,7 @@ def test_the_table_names_states_and_leads_from_none_that_is_not_open() -> None:
 
 
 def test_a_transition_outside_of_the_table_raises(tmp_path: Path) -> None:
-    with Net(tmp_path, 1, CONFIG) as net:
+    with EngineNet(tmp_path, 1, CONFIG) as net:
         net.create(GROUP)
         node = net.nodes[1]
         set_health(node.replica(GROUP), "recovering")
@@ -93,21 +93,21 @@ def test_a_transition_outside_of_the_table_raises(tmp_path: Path) -> None:
 
 
 def test_healthy_repairing_healthy(tmp_path: Path) -> None:
-    with Net(tmp_path, 3, CONFIG) as net:
-        filled(net)
+    with EngineNet(tmp_path, 3, CONFIG) as net:
+        write_segments(net)
         node = follower(net)
-        lose(net, [node])
+        damage_and_notice(net, [node])
         net.until("repaired", lambda: node.replica(GROUP).health.votes, 6000)
         assert node.health_changes == [("healthy", "repairing"), ("repairing", "healthy")]
 
 
 def test_repair_stalls_starts_again_and_ends(tmp_path: Path) -> None:
-    with Net(tmp_path, 3, CONFIG) as net:
-        filled(net)
+    with EngineNet(tmp_path, 3, CONFIG) as net:
+        write_segments(net)
         third = follower(net)
         rest = [one for one in net.nodes.values() if one is not third]
         third.close()
-        lose(net, rest)
+        damage_and_notice(net, rest)
         stalled = ReplicaHealth.REPAIR_STALLED
         net.until(
             "stalled", lambda: all(one.replica(GROUP).health is stalled for one in rest), 3000
@@ -124,8 +124,8 @@ def test_repair_stalls_starts_again_and_ends(tmp_path: Path) -> None:
 
 
 def test_recovering_ends_in_a_newer_term(tmp_path: Path) -> None:
-    with Net(tmp_path, 3, CONFIG) as net:
-        filled(net)
+    with EngineNet(tmp_path, 3, CONFIG) as net:
+        write_segments(net)
         node = follower(net)
         forget_entries(node)
         assert node.health_changes == [("start", "recovering")]
@@ -143,7 +143,7 @@ def forget_entries(node: Node) -> None:
 
 @pytest.mark.parametrize("state", FACTS)
 def test_each_open_replica_may_be_closed(tmp_path: Path, state: str) -> None:
-    with Net(tmp_path, 1, CONFIG) as net:
+    with EngineNet(tmp_path, 1, CONFIG) as net:
         net.create(GROUP)
         net.write(3, GROUP)
         node = net.nodes[1]
@@ -181,8 +181,8 @@ def test_a_replica_whose_state_does_not_reach_its_log_is_not_opened(tmp_path: Pa
 def assert_not_opened(
     folder: Path, harm: Callable[[Node], None], state: str, groups: list[int]
 ) -> None:
-    with Net(folder, 3, CONFIG) as net:
-        filled(net)
+    with EngineNet(folder, 3, CONFIG) as net:
+        write_segments(net)
         node = follower(net)
         node.close()
         harm(node)
@@ -265,7 +265,7 @@ def test_a_heartbeat_of_an_older_broker_gives_the_same_plan(word: str) -> None:
 
 def seen_by_managers(word: str, *, is_old: bool) -> tuple[list[Any], Any]:
     """Moves that managers plan, and the problem of a partition whose leader is silent then."""
-    cluster = Cluster(brokers=3, managers=1)
+    cluster = ManagerCluster(brokers=3, managers=1)
     cluster.update("create_topic", topic="orders", partitions=1, replication=3)
     cluster.lead_all()
     broker, group = cluster.brokers[2], cluster.tables.topics["orders"].partitions[0].group
@@ -289,7 +289,7 @@ def seen_by_managers(word: str, *, is_old: bool) -> tuple[list[Any], Any]:
 
 
 def test_a_heartbeat_with_a_malformed_health_is_refused() -> None:
-    cluster = Cluster(brokers=1, managers=1)
+    cluster = ManagerCluster(brokers=1, managers=1)
     for wrong in ({}, [[1, 2]], [[1, 2, 3]], [[1, 2, "x" * 33]], [[1, 2, "closed"]] * 1001):
         with pytest.raises(InvalidRequest, match="health"):
             parse_heartbeat(cluster.brokers[1].state(health=wrong), _BROKER_FIELDS)
