@@ -188,9 +188,7 @@ def _replace_replica_on(
     for place, replica in enumerate(partition.replicas):
         if replica[0] != node:
             continue
-        if (
-            not partition.moved
-        ):  # its group may not be founded yet, and only its founders can do that
+        if not partition.moved:  # its group may not be founded yet; only its founders can do that
             partition.founders = list(partition.replicas)
         to = _returning_node(tables, partition, node, avoid) or _best_other_broker(
             tables, partition, node, avoid

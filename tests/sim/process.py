@@ -105,9 +105,8 @@ class Process:
         try:
             replica = open_group(self.opening, group, self.now)
         except CannotOpen as error:
-            if isinstance(
-                error.__cause__, t.InvariantBroken | EntryMissing
-            ):  # a daemon goes on without it
+            # A daemon goes on without this group.
+            if isinstance(error.__cause__, t.InvariantBroken | EntryMissing):
                 raise error.__cause__ from error
             self._retire(group, str(error))
             return

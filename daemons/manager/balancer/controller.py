@@ -131,9 +131,8 @@ class ClusterController:
         return todo
 
     def _forget_operations(self, tables: Tables, now: int) -> list[DueOperation]:
-        if (
-            not tables.gone or now < self._next_forget_check_at
-        ):  # a broker that is away may have many
+        # A broker that is away may have many.
+        if not tables.gone or now < self._next_forget_check_at:
             return []
         self._next_forget_check_at = now + FORGET_CHECK_INTERVAL_MS
         todo = []
