@@ -14,7 +14,7 @@ lacks a replica that it should hold, because creating one may have failed. `gone
 remove that the broker is known to have, by group and incarnation: data that is removed is always
 named by a committed entry, never concluded from absence. `more` asks for a full heartbeat until one
 came, and again while something is to be removed: only a replica that a full heartbeat does not name
-is certainly removed (`confirmed_removals`). It is also asked for while the broker seems to hold
+is certainly removed (`balancer.controller`). It is also asked for while the broker seems to hold
 groups that no manager knows.
 """
 
@@ -44,7 +44,7 @@ class OrdersBuilder:
         outdated = outdated_replicas(tables, node, life)
         removals = {
             (group, incarnation)
-            for group, incarnation, _ in pending_removals_of(tables, node)
+            for group, incarnation, _ in tables.pending_removals_of(node)
             if life.holds_replica(group, incarnation)
         }
         gone = sorted(removals.union(outdated))[:REMOVALS_MAX]
@@ -136,28 +136,3 @@ def outdated_replicas(tables: Tables, node: int, life: BrokerStatus) -> list[tup
         if name not in partition.replicas and name not in partition.leaving:
             outdated.append((group, incarnation))
     return outdated
-
-
-def pending_removals_of(tables: Tables, node: int) -> list[tuple[int, int, int]]:
-    """(group, incarnation, index of the removing entry) of each replica that it is to remove."""
-    return sorted(
-        (gone.group, incarnation, index)
-        for gone in tables.gone.values()
-        for holder, incarnation, index in gone.replicas
-        if holder == node
-    )
-
-
-def confirmed_removals(tables: Tables, node: int, life: BrokerStatus) -> list[int]:
-    """Groups whose removed replicas this broker certainly does not have and will not create.
-
-    It does not have them: its full heartbeat does not name them. It will not create them: at that
-    heartbeat it followed orders made after the removal.
-    """
-    remaining: set[int] = set()
-    groups = set()
-    for group, incarnation, index in pending_removals_of(tables, node):
-        groups.add(group)
-        if life.holds_replica(group, incarnation) or life.full_heartbeat_version < index:
-            remaining.add(group)
-    return sorted(groups - remaining)

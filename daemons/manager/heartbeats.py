@@ -10,16 +10,16 @@ Without keys any broker may join: an unknown broker is registered with what it r
 are checked before they are believed: the broker's address must be one that the other brokers can
 connect to, and the numbers of brokers and groups are limited.
 
-Here the soft state meets the tables. `cluster_view` says who is alive, `broker_orders` and
-`balancer/controller` decide.
+Here the soft state meets the tables: `cluster_view` says which daemons are alive, `broker_orders`
+what a broker should hold.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from myqueue.daemons.manager.balancer.controller import ClusterController, DueOperation
 from myqueue.daemons.manager.broker_orders import OrdersBuilder
 from myqueue.daemons.manager.cluster_view import (
     ClientActivity,
@@ -29,6 +29,7 @@ from myqueue.daemons.manager.cluster_view import (
 )
 from myqueue.daemons.metadata.arguments import TEXT_MAX
 from myqueue.daemons.metadata.machine import MetadataMachine
+from myqueue.daemons.metadata.tables import Tables
 from myqueue.errors import Busy, IdentityMismatch, InvalidRequest, Unsupported
 from myqueue.wire import protocol
 from myqueue.wire.program_settings import is_unspecified
@@ -42,6 +43,8 @@ CLIENTS_PER_HEARTBEAT_MAX: Final = 5000  # of each kind, in one heartbeat to the
 DISK_TAKEOVER_SILENCE_MS: Final = 10_000  # silence before another disk gets a number
 BROKERS_MAX: Final = 1000  # registered or not
 GROUPS_PER_BROKER_MAX: Final = 16_384  # in reports of one broker; it holds 2,500 at most
+# (tables, broker, now) -> transfers of leadership that its orders are to bring
+NextTransfers = Callable[[Tables, int, int], list[list[int]]]
 _ADDRESS_PATTERN: Final = re.compile(r"(?:tcp://)?[^\s/;@]{1,255}:[0-9]{1,5}")
 
 
@@ -53,7 +56,6 @@ class ManagerHeartbeats:
     def __init__(self, config: DaemonConfig, metadata: MetadataMachine) -> None:
         self._config, self.metadata = config, metadata
         self.cluster_view, self.activity = ClusterView(), ClientActivity()
-        self.controller = ClusterController(self.cluster_view, self.activity)
         self._orders_builder = OrdersBuilder()
         self._next_forget_at = 0
         self._pushed_versions: dict[int, int] = {}  # broker -> version of orders sent unasked
@@ -94,7 +96,7 @@ class ManagerHeartbeats:
         return f"{kind} {node} is registered with disk {row.disk}; this is disk {disk}"
 
     def receive(
-        self, kind: str, node: int, state: dict[str, Any], *, leads: bool
+        self, kind: str, node: int, state: dict[str, Any], next_transfers: NextTransfers
     ) -> dict[str, Any]:
         """Store a BEAT and return the map of ORDERS that answers it."""
         if kind not in ("broker", "manager"):
@@ -114,7 +116,7 @@ class ManagerHeartbeats:
         broker = self.cluster_view.receive_broker_heartbeat(node, state, now, wall_ms)
         self.record_client_activity(state["producers"], state["consumers"], is_direct=False)
         tables = self.metadata.tables
-        transfers = self.controller.next_transfers(tables, node, now) if leads else []
+        transfers = next_transfers(tables, node, now)
         return self._with_cluster_facts(
             self._orders_builder.build(tables, node, broker, transfers, now)
         )
@@ -213,10 +215,9 @@ class ManagerHeartbeats:
             closed=engine.closing.report(),
         )
 
-    def next_operations(self, now: int) -> list[DueOperation]:
-        """The operations that this manager should propose, if it leads."""
-        managers = self.cluster_view.managers | {self.engine.node: self._own_status()}
-        return self.controller.next_operations(self.metadata.tables, managers, now)
+    def all_managers(self) -> dict[int, ManagerStatus]:
+        """The managers that sent heartbeats, and this one."""
+        return self.cluster_view.managers | {self.engine.node: self._own_status()}
 
     # -- clients -------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from myqueue import __version__, errors
 from myqueue.daemons.error_details import error_details
 from myqueue.daemons.manager import founding, queries, status
 from myqueue.daemons.manager.audit_log import audit_lines
+from myqueue.daemons.manager.balancer.controller import ClusterController
 from myqueue.daemons.manager.balancer.removal_impact import stranded_groups
 from myqueue.daemons.manager.founding import MetadataFounding
 from myqueue.daemons.manager.group_sessions import GroupSessions
@@ -51,6 +52,7 @@ from myqueue.wire.protocol import Envelope
 if TYPE_CHECKING:
     from myqueue.daemons.config import DaemonConfig
     from myqueue.daemons.interfaces import Client, Peer
+    from myqueue.daemons.metadata.tables import Tables
     from myqueue.daemons.replication.engine import Engine
     from myqueue.daemons.replication.replica import Replica
 
@@ -73,6 +75,9 @@ class Manager:
         self._config, self._log_event = config, log_event
         self._metadata = MetadataMachine(config.cluster)
         self._heartbeats = ManagerHeartbeats(config, self._metadata)
+        self._controller = ClusterController(
+            self._heartbeats.cluster_view, self._heartbeats.activity
+        )
         self._pending = PendingRequests()
         nodes = [node for node, _ in config.managers]
         self._founding = MetadataFounding(config.id, nodes, log_event)
@@ -337,7 +342,7 @@ class Manager:
             engine.wall_ms(),
             engine.repair.damage_report(),
             self._group_sessions.last_seen if leads else {},
-            beats.controller.unreachable_brokers if leads else set(),
+            self._controller.unreachable_brokers if leads else set(),
             engine.closing.report(),
             engine.rivals,
             self._check_disconnected,
@@ -375,7 +380,7 @@ class Manager:
     def changed(self, replica: Replica) -> None:
         ready = replica.is_leader and replica.is_ready
         if ready and not self._is_ready_leader:
-            self._heartbeats.controller.become_leader(self._engine.now)
+            self._controller.become_leader(self._engine.now)
             self._group_sessions.become_leader(self._engine.now)
             self._log_event("info", "leads", term=replica.node.term)
         self._is_ready_leader = ready
@@ -401,10 +406,12 @@ class Manager:
             raise errors.Unsupported(f"{protocol.name_of(kind)} is not for a manager's peers")
         if self._replica is None and peer.kind == "broker":
             raise self._not_participating_error()  # its tables are outdated and stay so
-        leads = self._is_ready_leader
-        orders = self._heartbeats.receive(peer.kind, peer.node, envelope[3], leads=leads)
+        orders = self._heartbeats.receive(peer.kind, peer.node, envelope[3], self._next_transfers)
         self._engine.reply_to_peer(peer, protocol.encode(protocol.ORDERS, envelope[2], orders))
         self._heartbeat_peers[peer.kind, peer.node] = peer
+
+    def _next_transfers(self, tables: Tables, node: int, now: int) -> list[list[int]]:
+        return self._controller.next_transfers(tables, node, now) if self._is_ready_leader else []
 
     def _push_orders(self) -> None:
         """Send new orders at once to brokers for which something changed."""
@@ -463,7 +470,8 @@ class Manager:
             self._refuse(reader.client, request, errors.NotReady(text))
 
     def _propose_due_operations(self, replica: Replica, now: int) -> None:
-        for todo in self._heartbeats.next_operations(now):
+        managers = self._heartbeats.all_managers()
+        for todo in self._controller.next_operations(self._metadata.tables, managers, now):
             payload = pack_command(b"", todo.operation, self._with_leader_arguments(*todo))
             try:
                 self._propose(replica, payload)

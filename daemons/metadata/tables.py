@@ -192,6 +192,15 @@ class Tables:
         gone.replicas += [(node, incarnation, index) for node, incarnation in sorted(replicas)]
         self.put_pending_removal(gone)
 
+    def pending_removals_of(self, node: int) -> list[tuple[int, int, int]]:
+        """(group, incarnation, index of the removing entry) of replicas that it is to remove."""
+        return sorted(
+            (gone.group, incarnation, index)
+            for gone in self.gone.values()
+            for holder, incarnation, index in gone.replicas
+            if holder == node
+        )
+
     def put_pending_removal(self, gone: PendingRemoval) -> None:
         """Store the record, or delete it if no replica remains."""
         if gone.replicas:

@@ -89,8 +89,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "daemons/manager/balancer/",
         (
             *("myqueue.daemons.manager.balancer", "myqueue.daemons.manager.cluster_view"),
-            *("myqueue.daemons.manager.broker_orders", "myqueue.daemons.metadata"),
-            "myqueue.daemons.raft.quorum",
+            *("myqueue.daemons.metadata", "myqueue.daemons.raft.quorum"),
         ),
     ),
     (

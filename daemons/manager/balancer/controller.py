@@ -19,7 +19,6 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from myqueue.daemons.manager.balancer.moves import MoveScheduler
-from myqueue.daemons.manager.broker_orders import confirmed_removals, pending_removals_of
 from myqueue.daemons.manager.cluster_view import (
     BROKER_SILENT_AFTER_MS,
     BrokerStatus,
@@ -144,7 +143,7 @@ class ClusterController:
         for node in sorted({one for gone in tables.gone.values() for one in gone.nodes}):
             if node not in tables.brokers and self._claim_attempt(now, "forget_gone", node):
                 # The broker was removed by force before the topic was deleted: it reports no more.
-                rows = pending_removals_of(tables, node)[:FORGET_GROUPS_MAX]
+                rows = tables.pending_removals_of(node)[:FORGET_GROUPS_MAX]
                 arguments = {
                     "node": node,
                     "groups": sorted({group for group, _, _ in rows}),
@@ -230,3 +229,18 @@ def _needs_registration(
         is_alive = now - life.beat_at <= BROKER_SILENT_AFTER_MS
         return is_alive and (life.disk, life.incarnation, *here) != known
     return row.disk == life.disk and here != (row.address, row.peer, row.host)
+
+
+def confirmed_removals(tables: Tables, node: int, life: BrokerStatus) -> list[int]:
+    """Groups whose removed replicas this broker certainly does not have and will not create.
+
+    It does not have them: its full heartbeat does not name them. It will not create them: at that
+    heartbeat it followed orders made after the removal.
+    """
+    remaining: set[int] = set()
+    groups = set()
+    for group, incarnation, index in tables.pending_removals_of(node):
+        groups.add(group)
+        if life.holds_replica(group, incarnation) or life.full_heartbeat_version < index:
+            remaining.add(group)
+    return sorted(groups - remaining)
