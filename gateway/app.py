@@ -11,13 +11,11 @@ import importlib.util
 import logging
 from typing import Final
 
-from flask import Blueprint, Flask, Response, current_app, g, request
+from flask import Blueprint, Flask, Response, current_app, request
 
 from myqueue import errors
 from myqueue.gateway.api import responses
-from myqueue.gateway.api.auth import Guard
-from myqueue.gateway.api.browser_origins import SAFE
-from myqueue.gateway.api.operations import READ
+from myqueue.gateway.api.auth import Guard, access_to_page
 from myqueue.gateway.cluster_client import ClusterClient
 from myqueue.gateway.http.fast_path import FastPath
 from myqueue.gateway.settings import GatewayConfig
@@ -70,18 +68,15 @@ def create_app(config: GatewayConfig, sdk: ClusterClient | None = None) -> Flask
 
 
 def guarded() -> None:
-    """Check the role that a view needs: that of its operation, else the role to read."""
-    view = current_app.view_functions.get(request.endpoint or "")
+    """Check the role that a page needs. An `OperationCall` checks that of its operation itself."""
+    page = current_app.view_functions.get(request.endpoint or "")
     guard: Guard = current_app.extensions["myqueue-guard"]
-    # Every client may know that a path does not exist.
-    role = None if view is None else getattr(view, "role", READ)
-    changes = request.method not in SAFE or getattr(view, "changes", False)
-    g.myqueue_may_read = guard.check(role, changes, request.headers).may_read
+    guard.check(*access_to_page(page, request.method), request.headers)
 
 
 def refused(error: errors.MyQueueError) -> Response:
     sdk: ClusterClient = current_app.extensions["myqueue"]
-    return responses.failure(error, sdk.name_of)
+    return responses.to_flask(responses.failure(error, sdk.name_of))
 
 
 def broken(error: Exception) -> Response:

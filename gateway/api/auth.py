@@ -20,10 +20,12 @@ import hmac
 import logging
 import os
 import stat
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from http.cookies import CookieError, SimpleCookie
+from typing import Any, Final, NamedTuple
 
 from myqueue.errors import Forbidden, InvalidSetting, Unauthorized
-from myqueue.gateway.api.browser_origins import Headers, Origins
+from myqueue.gateway.api.browser_origins import SAFE, Headers, Origins
 from myqueue.gateway.api.operations import ADMIN, READ, WRITE
 from myqueue.gateway.settings import GatewayConfig
 
@@ -31,6 +33,8 @@ log = logging.getLogger("myqueue.gateway")
 
 ROLES: Final = (READ, WRITE, ADMIN)
 TOKEN_CHARS_MIN: Final = 16
+COOKIE: Final = "myq_token"  # holds the token of a person who logged in to the console
+CONSOLE_FORM_BYTES_MAX: Final = 2 << 20  # a console form: typed by hand
 _HASHED: Final = "sha256:"
 
 
@@ -93,6 +97,23 @@ class Guard:
             log.warning("%s was refused: needs the role %s", principal.name, role)
             raise Forbidden(f"{principal.name} lacks the role {role}")
         return principal
+
+
+def access_to_page(page: Callable[..., Any] | None, method: str) -> tuple[str | None, bool]:
+    """Return the role that a page of Flask's needs, and whether the request changes something.
+
+    Every client may know that a path does not exist.
+    """
+    return None if page is None else getattr(page, "role", READ), method not in SAFE
+
+
+def cookie_authorization(cookies: str) -> str:
+    """Return the header Authorization that the console's cookie stands for; "" without one."""
+    try:
+        cookie = SimpleCookie(cookies).get(COOKIE)
+    except CookieError:
+        cookie = None
+    return "" if cookie is None else f"Bearer {cookie.value}"
 
 
 def _load(path: str) -> list[tuple[bytes, Principal]]:

@@ -14,14 +14,16 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from myqueue.gateway.api.responses import dumps
-
 LARGE_BYTES: Final = 64 << 10
 VALUES_AT_ONCE: Final = 40_000  # about 20 ms
 VALUES_MAX: Final = 200_000  # of a body; 10,000 messages with all their members have fewer
 DEPTH_MAX: Final = 100
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 _OPENING_OR_COMMA: Final = (",", "[", "{")
+# Only ASCII: an answer may repeat what a client sent, even if that is not valid text.
+dumps: Final[Callable[[Any], str]] = json.JSONEncoder(
+    separators=(",", ":"), allow_nan=False, default=str
+).encode
 
 
 def loads(data: str | bytes, parse_constant: Callable[[str], Any]) -> Any:

@@ -14,10 +14,11 @@ from typing import Any, Final
 from flask import Response
 
 from myqueue import __version__, errors
+from myqueue.gateway.api.large_json import dumps
 from myqueue.gateway.api.operations import OPERATIONS, ApiBlueprint, Operation
 from myqueue.gateway.api.parameter_catalog import ON_DAMAGED, UNREADABLE
 from myqueue.gateway.api.parameters import Parameter, Schema
-from myqueue.gateway.api.responses import JSON, dumps
+from myqueue.gateway.api.responses import JSON
 
 blueprint = ApiBlueprint("openapi")
 

@@ -1,16 +1,16 @@
 """The table of operations: method, path, parameters, role and function of each in one row.
 
-A noun (topics, consumers, …) is a Flask blueprint that adds its operations to the table. Flask's
-routes, the checks of requests and the OpenAPI document are all made from these rows.
+A noun (topics, consumers, …) is a blueprint that adds its operations to the table. The routes, the
+checks of requests and the OpenAPI document are all made from these rows.
 
     topics = ApiBlueprint("topics")
 
     @topics.operation("GET", "/topics", "List topics", parameters=(DETAIL,), adds={…})
     def list_topics(ask: RequestContext, detail: bool) -> Facts: ...
 
-A function gets a `RequestContext`, and each parameter by its name. It returns what the success says
-besides "status"; it raises an exception of `myqueue.errors` for a failure. It never looks at
-Flask's request, so where the parameters came from does not matter to it.
+A function gets a `RequestContext`, and each parameter by its name, or all of them in one object of
+the class `request`. It returns what the success says besides "status"; it raises an exception of
+`myqueue.errors` for a failure. `call.py` calls it. Flask only has the routes, for 404 and 405.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from flask import Blueprint, Response, current_app, g, request
+from flask import Blueprint
 
-from myqueue.errors import NONE, InvalidRequest, MyQueueError
-from myqueue.gateway.api import parameters
+from myqueue.errors import InvalidRequest
 from myqueue.gateway.api.browser_origins import SAFE
+from myqueue.gateway.api.parameter_catalog import LOG_PARTITION
 from myqueue.gateway.api.parameters import (
     HANDED_ON,
     IGNORED,
@@ -33,25 +33,28 @@ from myqueue.gateway.api.parameters import (
     ParameterSet,
     Schema,
 )
-from myqueue.gateway.api.responses import success
 
 if TYPE_CHECKING:
     from myqueue.gateway.cluster_client import ClusterClient
 
 READ, WRITE, ADMIN = "read", "write", "admin"
-KEY_CHARS_MAX: Final = 255
 KEY_BYTES: Final = 16
 Facts = dict[str, Any]
+
+
+class MustWait(Exception):
+    """This part of a quick operation has to wait, and `RequestContext.may_wait` is false."""
 
 
 class RequestContext:
     """What an operation may use of a request, besides its parameters."""
 
-    __slots__ = ("_key", "may_read", "more", "sdk")
+    __slots__ = ("_key", "may_read", "may_wait", "more", "sdk")
 
-    def __init__(self, sdk: ClusterClient, key: str | None, more: Facts) -> None:
+    def __init__(self, sdk: ClusterClient, key: str | None, more: Facts, may_read: bool) -> None:
         self.sdk, self._key, self.more = sdk, key, more  # more: parameters not listed
-        self.may_read = True  # whether the answer may name topics and daemons
+        self.may_read = may_read  # whether the answer may name topics and daemons
+        self.may_wait = True  # false in the thread that reads, for quick operations only
 
     def key(self, *scope: object) -> bytes | None:
         """Return the request's Idempotency-Key as the cluster stores it; None if none was sent.
@@ -63,12 +66,35 @@ class RequestContext:
         words = "\0".join((self._key, *map(str, scope)))
         return hashlib.sha256(words.encode()).digest()[:KEY_BYTES]
 
+    def registered(
+        self,
+        kind: str,
+        number: int,
+        topic: str | None,
+        partition: int | None,
+        needs_partition: bool = False,
+    ) -> tuple[str, int | None]:
+        """Return the topic and partition that a request of this producer or consumer is about;
+        raise what is wrong with them. It counts as a heartbeat of this client.
+        """
+        place = self.sdk.registrations.find(kind, number, topic, partition)
+        if place is None:
+            if not self.may_wait:
+                raise MustWait
+            place = self.sdk.registrations.check(kind, number, topic, partition)
+        if needs_partition and place[1] is None:
+            raise InvalidRequest(f"partition is missing: {LOG_PARTITION.about}")
+        return place
+
 
 class PendingResult(NamedTuple):
-    """What a quick form returns: the facts can be made when the future is done."""
+    """What a function may return instead of facts: they can be made when the future is done.
+
+    `finish` may raise MustWait, if the request was not in a thread that may wait.
+    """
 
     future: Future[Any]
-    finish: Callable[[Any], Facts | None]  # None: the request has to wait after all
+    finish: Callable[[Any], Facts]
 
 
 class Operation(NamedTuple):
@@ -77,18 +103,18 @@ class Operation(NamedTuple):
     method: str
     path: str
     name: str
+    endpoint: str  # Flask's name of the route
     summary: str
     about: str
     parameters: ParameterSet
+    request: type[Any] | None  # the class of the object that has them; None: each by its name
     role: str | None  # that a token needs; None: no token is needed
     adds: dict[str, Schema]  # what a success says besides "status"
     beside: dict[str, Schema]  # what a 503 says besides the form of failures
     takes_more: str  # what parameters that are not listed mean; "": nothing
     keyed: bool  # an Idempotency-Key makes a repeat harmless
-    run: Callable[..., Facts]
-    quick: (
-        Callable[..., PendingResult | None] | None
-    )  # runs it without waiting; returns None if that is not possible
+    run: Callable[..., Facts | PendingResult]
+    quick: bool  # usually needs no waiting, so it is tried in the thread that reads
 
     @property
     def changes(self) -> bool:
@@ -99,6 +125,7 @@ class Operation(NamedTuple):
 
 
 OPERATIONS: list[Operation] = []
+F = TypeVar("F", bound=Callable[..., Facts | PendingResult])
 
 
 class ApiBlueprint(Blueprint):
@@ -114,6 +141,7 @@ class ApiBlueprint(Blueprint):
         summary: str,
         *,
         parameters: tuple[Parameter, ...] = (),
+        request: type[Any] | None = None,
         role: str | None = READ,
         adds: dict[str, Schema] | None = None,
         beside: dict[str, Schema] | None = None,
@@ -121,8 +149,8 @@ class ApiBlueprint(Blueprint):
         keyed: bool = False,
         also: tuple[str, ...] = (),
         makes: bool | None = None,
-        quick: Callable[..., PendingResult | None] | None = None,
-    ) -> Callable[[Callable[..., Facts]], Callable[..., Facts]]:
+        quick: bool = False,
+    ) -> Callable[[F], F]:
         """Add a function to the table, as a decorator.
 
         `also`: other paths of the same operation. `makes`: it creates or removes something, so an
@@ -132,15 +160,18 @@ class ApiBlueprint(Blueprint):
         others = HANDED_ON if takes_more else REFUSED if is_strict else IGNORED
         wanted = ParameterSet(parameters, others)
 
-        def add(function: Callable[..., Facts]) -> Callable[..., Facts]:
+        def add(function: F) -> F:
             for spelling in (path, *also):
+                name = f"{function.__name__}-{method}-{spelling}".replace("/", "-")
                 row = Operation(
                     method,
                     spelling,
                     function.__name__,
+                    f"{self.name}.{name}",
                     summary,
                     (function.__doc__ or "").strip(),
                     wanted,
+                    request,
                     role,
                     adds or {},
                     beside or {},
@@ -150,63 +181,7 @@ class ApiBlueprint(Blueprint):
                     quick,
                 )
                 OPERATIONS.append(row)
-                name = f"{function.__name__}-{method}-{spelling}".replace("/", "-")
-                self.add_url_rule(
-                    spelling, name, _view(row), methods=[method], provide_automatic_options=False
-                )
+                self.add_url_rule(spelling, name, methods=[method], provide_automatic_options=False)
             return function
 
         return add
-
-
-def _view(row: Operation) -> Callable[..., Response]:
-    def view(**path: str) -> Response:
-        sdk: ClusterClient = current_app.extensions["myqueue"]
-        query = request.query_string.decode("latin-1")
-        key = request.headers.get("Idempotency-Key")
-        body = request.environ.get("myqueue.body")
-        if body is None:  # served by another WSGI server
-            body = request.get_data()
-        may_read = g.get("myqueue_may_read", True)
-        return success(perform(row, sdk, query, body, key, path, may_read))
-
-    # The guard reads both attributes.
-    view.role, view.changes = row.role, row.changes  # type: ignore[attr-defined]
-    return view
-
-
-def perform(
-    row: Operation,
-    sdk: ClusterClient,
-    query: str,
-    body: bytes,
-    key: str | None,
-    path: dict[str, str],
-    may_read: bool = True,
-) -> Facts:
-    """Check a request and run its operation. A failure of one that only reads has outcome NONE,
-    whatever its parts say.
-    """
-    ask, values = prepare(row, sdk, query, body, key, path)
-    ask.may_read = may_read
-    try:
-        return row.run(ask, **values)
-    except MyQueueError as error:
-        if not row.changes:
-            error.outcome = NONE
-        raise
-
-
-def prepare(
-    row: Operation,
-    sdk: ClusterClient,
-    query: str,
-    body: bytes,
-    key: str | None,
-    path: dict[str, str],
-) -> tuple[RequestContext, Facts]:
-    """Read and check the parameters; return what the function gets. Raises InvalidRequest."""
-    if key is not None and not 1 <= len(key) <= KEY_CHARS_MAX:
-        raise InvalidRequest(f"an Idempotency-Key has 1 to {KEY_CHARS_MAX} characters")
-    values, more = parameters.read(row.parameters, query, body, path)
-    return RequestContext(sdk, key, more), values

@@ -2,23 +2,45 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from flask import Response
 
 from myqueue.errors import MyQueueError
 from myqueue.gateway.api import failures
+from myqueue.gateway.api.large_json import dumps, encoded
 
 JSON: Final = "application/json"
 # Messages may be hostile: no browser may take them for a page, nor cache them.
 GUARDS: Final = (("X-Content-Type-Options", "nosniff"), ("Cache-Control", "no-store"))
 JSON_HEADERS: Final = (("Content-Type", JSON), *GUARDS)
-# Only ASCII: an answer may repeat what a client sent, even if that is not valid text.
-dumps: Final[Callable[[Any], str]] = json.JSONEncoder(
-    separators=(",", ":"), allow_nan=False, default=str
-).encode
+
+
+class Reply(NamedTuple):
+    """A complete answer."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+
+
+def success(facts: dict[str, Any]) -> Reply:
+    """Make the answer of a success."""
+    body = encoded({"status": "success"} | facts)
+    return Reply(200, [*JSON_HEADERS, ("Content-Length", str(len(body)))], body)
+
+
+def failure(error: MyQueueError, name_of: Callable[[str], str]) -> Reply:
+    """Make the answer of a failure; `name_of` as in `failures.describe`."""
+    status, facts, headers = failures.describe(error, name_of)
+    body = dumps(facts).encode()
+    fields = [*JSON_HEADERS, ("Content-Length", str(len(body))), *headers.items()]
+    return Reply(status, fields, body)
+
+
+def to_flask(reply: Reply) -> Response:
+    return Response(reply.body, reply.status, reply.headers)
 
 
 def protected(response: Response) -> Response:
@@ -26,14 +48,3 @@ def protected(response: Response) -> Response:
     for name, value in GUARDS:
         response.headers.setdefault(name, value)
     return response
-
-
-def success(facts: dict[str, Any], status: int = 200) -> Response:
-    """Make the answer of a success."""
-    return Response(dumps({"status": "success"} | facts), status, content_type=JSON)
-
-
-def failure(error: MyQueueError, name_of: Callable[[str], str]) -> Response:
-    """Make the answer of a failure."""
-    status, body, headers = failures.describe(error, name_of)
-    return Response(dumps(body), status, headers, content_type=JSON)

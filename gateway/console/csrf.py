@@ -19,7 +19,7 @@ import flask
 from flask import Response
 
 from myqueue.errors import Forbidden
-from myqueue.gateway.http.admission import CONSOLE_FORM_BYTES_MAX
+from myqueue.gateway.api.auth import CONSOLE_FORM_BYTES_MAX
 
 FIELDS_MAX: Final = 20
 TOKEN_S: Final = 12 * 3600

@@ -26,6 +26,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from myqueue.gateway.drop_reasons import REASONS
 from myqueue.gateway.http.connection import BODY, HEAD, IDLE, QUEUED, WRITING, Connection
 from myqueue.gateway.settings import GatewayConfig
 
@@ -42,14 +43,6 @@ ANSWERS_BYTES_MAX: Final = 64 << 20  # together, of all answers that clients tak
 SEND_TIMEOUT_S: Final = 30.0
 CLOSED_SHARE: Final = 64  # one of so many connections is closed at a time
 LOG_INTERVAL_S: Final = 10.0  # at most one log line for each reason in this time
-
-PLACES, BYTES, ANSWERS, REFUSED = "places", "bytes", "answers", "refused"
-REASONS: Final = {
-    PLACES: "unfinished or idle connections were closed for new ones: connections_max is reached",
-    BYTES: "unfinished bodies were dropped for others: bodies_bytes_max is reached",
-    ANSWERS: "connections were closed because their clients did not take the answers",
-    REFUSED: "new connections were closed: connections_max is reached, and all of them are busy",
-}
 
 
 class BodyBudget:

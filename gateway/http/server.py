@@ -35,6 +35,7 @@ from time import monotonic
 from typing import Final, Protocol
 
 from myqueue.errors import BodyTooLarge, Busy, InvalidSetting, Malformed, MyQueueError
+from myqueue.gateway import drop_reasons
 from myqueue.gateway.http import deadlines, memory_limit, request_head
 from myqueue.gateway.http.connection import (
     BODY,
@@ -195,7 +196,7 @@ class Server:
                 self._end_overdue(connection)
         memory_limit.update_pace(self._connections.values(), now)
         for connection in memory_limit.choose_slow_readers(self._connections.values(), now):
-            self._dropped.add(memory_limit.ANSWERS)
+            self._dropped.add(drop_reasons.ANSWERS)
             self._close(connection)
         self._free_body_bytes()
         self._dropped.log_due(now)
@@ -207,7 +208,7 @@ class Server:
         if connection.state == WORKING:
             log.error("a request is overdue\n%s", deadlines.describe_threads())
         elif connection.state == WRITING:
-            self._dropped.add(memory_limit.ANSWERS)
+            self._dropped.add(drop_reasons.ANSWERS)
         elif connection.state == QUEUED:
             self._drop_body(connection)
             return
@@ -239,7 +240,7 @@ class Server:
 
     def _open(self, sock: socket.socket, address: str) -> None:
         if len(self._connections) >= self._config.connections_max and not self._free_connection():
-            self._dropped.add(memory_limit.REFUSED)
+            self._dropped.add(drop_reasons.REFUSED)
             sock.close()
             return
         sock.setblocking(False)
@@ -253,7 +254,7 @@ class Server:
     def _free_connection(self) -> bool:
         chosen = memory_limit.choose_to_close(self._connections.values())
         for connection in chosen:
-            self._dropped.add(memory_limit.PLACES)
+            self._dropped.add(drop_reasons.PLACES)
             self._close(connection)
         return bool(chosen)
 
@@ -267,7 +268,7 @@ class Server:
         """Refuse a request with 429 whose body is not read, or not any further: others need the
         room.
         """
-        self._dropped.add(memory_limit.BYTES)
+        self._dropped.add(drop_reasons.BYTES)
         self._bodies.drop(connection)
         connection.data.clear()
         self._refuse(
@@ -441,11 +442,11 @@ class Server:
         def make() -> Answer:
             return run_application(self._application, self._config, connection.address, head, body)
 
-        def respond(answer: Answer | Callable[[], Answer] | None) -> None:
+        def respond(answer: Answer | Callable[[], Answer]) -> None:
             if isinstance(answer, Answer):
                 self._answer(connection, answer)
             else:
-                self._waiting.put((connection, answer or make))
+                self._waiting.put((connection, answer))
 
         is_small = len(body) <= memory_limit.SMALL_BYTES_MAX
         if (

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from myqueue.errors import Internal, MyQueueError
-from myqueue.gateway.api.failures import describe
-from myqueue.gateway.api.responses import JSON_HEADERS, dumps
+from myqueue.gateway.api import responses
 from myqueue.gateway.http import request_head
 from myqueue.gateway.http.request_head import Head
 from myqueue.gateway.settings import GatewayConfig
@@ -50,17 +49,14 @@ class Answer:
             close()
 
 
-# Gets one of: the answer; a function that makes it and takes long, to be run in the pool; None: a
-# thread of the pool has to do all of the request.
-Respond = Callable[[Answer | Callable[[], Answer] | None], None]
+# Gets the answer; or a function that makes it and takes long, to be run in the pool.
+Respond = Callable[[Answer | Callable[[], Answer]], None]
 
 
 def refusal(error: MyQueueError) -> Answer:
     """Make the answer to a request that never reached the application. It closes the connection."""
-    status, facts, headers = describe(error, lambda address: address)
-    body = dumps(facts).encode()
-    fields = [*JSON_HEADERS, ("Content-Length", str(len(body))), *headers.items()]
-    return Answer(request_head.reason(status), fields, body, True)
+    reply = responses.failure(error, lambda address: address)
+    return Answer(request_head.reason(reply.status), reply.headers, reply.body, True)
 
 
 def run_application(

@@ -28,7 +28,7 @@ from prometheus_client.registry import Collector
 import myqueue
 from myqueue import Session
 from myqueue.gateway.cluster_snapshot import SnapshotReader, attempt
-from myqueue.gateway.http.memory_limit import REASONS
+from myqueue.gateway.drop_reasons import REASONS
 from myqueue.gateway.metrics import catalog as names
 from myqueue.gateway.metrics import families as cluster
 

@@ -15,6 +15,7 @@ import pytest
 from support.processes import wait_for
 from support.sites import VAST, BareConnection, FastApplication, SampleSite, serving
 
+from myqueue.gateway import drop_reasons
 from myqueue.gateway.app import create_app
 from myqueue.gateway.http import memory_limit
 from myqueue.gateway.http.admission import Admission
@@ -113,7 +114,7 @@ def test_unfinished_bodies_give_way_to_who_comes(
         honest.send("/quick", b"3")
         assert honest.answer() == (200, b"3")
         wait_for("a line in the log", lambda: "connections_max is reached" in caplog.text)
-    assert counted[memory_limit.PLACES] >= 50
+    assert counted[drop_reasons.PLACES] >= 50
 
 
 def test_large_bodies_have_one_budget(connect: Connect) -> None:
@@ -136,7 +137,7 @@ def test_large_bodies_have_one_budget(connect: Connect) -> None:
         assert answer.result() == (200, b"/ok" + b"y" * MB)
         # What one read brings comes on top, for each connection.
         assert most < 4 * MB + 9 * 2 * memory_limit.SMALL_BYTES_MAX
-        assert counted[memory_limit.BYTES] > 0
+        assert counted[drop_reasons.BYTES] > 0
         for line in lines:
             line.sock.shutdown(socket.SHUT_RDWR)
         for one in sending:
@@ -187,7 +188,7 @@ def test_who_takes_no_answers_is_closed_when_they_are_too_much(
         for _ in range(3):
             assert reader.answer() == (200, VAST)
             reader.send("/vast")
-        wait_for("others to give way", lambda: counted[memory_limit.ANSWERS] >= 2)
+        wait_for("others to give way", lambda: counted[drop_reasons.ANSWERS] >= 2)
         untaken = sum(one.unsent_bytes for one in tuple(server._connections.values()))
         assert untaken <= 56 * MB
         assert reader.answer() == (200, VAST)

@@ -55,7 +55,7 @@ class SampleSite:
 
 
 class FastApplication:
-    """Answers /quick at once, /later from another thread, /pool not at all."""
+    """Answers /quick at once, /later from another thread, /after-all in the pool; others not."""
 
     def begin(self, head: Head, body: bytes, respond: Respond) -> bool:
         answer = Answer("200 OK", [("Content-Length", str(len(body)))], body, not head.keep_alive)
@@ -64,7 +64,7 @@ class FastApplication:
         elif head.path == "/later":
             threading.Thread(target=respond, args=(answer,)).start()
         elif head.path == "/after-all":
-            respond(None)
+            respond(lambda: answer)
         else:
             return False
         return True

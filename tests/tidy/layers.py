@@ -142,8 +142,8 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "gateway/http/",
         (
-            *("flask", "<public>", "myqueue.gateway.settings", "myqueue.gateway.cluster_client"),
-            *("myqueue.gateway.api", "myqueue.gateway.http"),
+            *("flask", "werkzeug", "<public>", "myqueue.gateway.settings", "myqueue.gateway.api"),
+            *("myqueue.gateway.drop_reasons", "myqueue.gateway.http"),
         ),
     ),
     (
@@ -158,7 +158,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "gateway/metrics/",
         (
             *("flask", "prometheus_client", "<public>", "myqueue.gateway.cluster_snapshot"),
-            *("myqueue.gateway.http.memory_limit", "myqueue.gateway.metrics"),
+            *("myqueue.gateway.drop_reasons", "myqueue.gateway.metrics"),
         ),
     ),
     ("gateway/console/view/", ("myqueue.errors", "myqueue.gateway.console.view")),
@@ -173,8 +173,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "gateway/console/",
         (
             *("flask", "<public>", "myqueue.gateway.cluster_snapshot", "myqueue.gateway.api"),
-            *("myqueue.admin.broker_moves", "myqueue.gateway.http.admission"),
-            "myqueue.gateway.console",
+            *("myqueue.admin.broker_moves", "myqueue.gateway.console"),
         ),
     ),
     ("gateway/", ("flask", "click", "<public>", "myqueue.gateway")),

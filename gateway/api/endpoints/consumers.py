@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from myqueue import Message
-from myqueue.errors import BatchUnreadable, InvalidRequest
+from myqueue.errors import BatchUnreadable
 from myqueue.gateway.api import parameter_catalog
-from myqueue.gateway.api.operations import ApiBlueprint, Facts, PendingResult, RequestContext
+from myqueue.gateway.api.endpoints.registering import heartbeat, register
+from myqueue.gateway.api.operations import (
+    ApiBlueprint,
+    Facts,
+    MustWait,
+    PendingResult,
+    RequestContext,
+)
 from myqueue.gateway.api.parameters import BASE64, from_bytes
 
 blueprint = ApiBlueprint("consumers")
@@ -34,14 +41,7 @@ def register_consumer(ask: RequestContext, topic: str, partition: int | None) ->
     the first message that is kept. With a partition, which must exist, its requests that name none
     read from there.
     """
-    own = () if partition is None else (partition,)
-    key = ask.key("register_consumer", topic, *own)
-    reply = ask.sdk.register("consumer", topic, partition, key)
-    return {
-        "consumer_id": reply["consumer_id"],
-        "partitions": reply["partitions"],
-        "topic": topic,
-    } | ({} if partition is None else {"partition": partition})
+    return register(ask, "consumer", topic, partition)
 
 
 @blueprint.operation(
@@ -53,9 +53,7 @@ def register_consumer(ask: RequestContext, topic: str, partition: int | None) ->
 )
 def heartbeat_of_consumer(ask: RequestContext, consumer_id: int) -> Facts:
     """Tell that a consumer is alive. Every request with a consumer_id counts as a heartbeat."""
-    ask.sdk.client("consumer", consumer_id)
-    ask.sdk.heard_of("consumer", consumer_id)
-    return {"consumer_id": consumer_id}
+    return heartbeat(ask, "consumer", consumer_id)
 
 
 _CONSUME: Final = (
@@ -83,36 +81,17 @@ _TAKEN: Final = {
 }
 
 
-def _quick(
-    ask: RequestContext,
-    topic: str | None,
-    consumer_id: int,
-    partition: int | None,
-    max: int,
-    wait_ms: int,
-    encoding: str,
-    empty: str | None,
-    on_damaged: str,
-) -> PendingResult | None:
-    """Take what is there now; a request that has to wait does so in a thread."""
-    sdk = ask.sdk
-    route = sdk.find_registered("consumer", consumer_id, topic, partition)
-    if route is None:
-        return None
-    of, partition = route
-    key = ask.key("consume", of.name, consumer_id)
-    if wait_ms and key is not None:
-        return None
-    taken = sdk.taker.begin(
-        of, consumer_id, partition=partition, max_messages=max, key=key, on_damaged=on_damaged
-    )
+class ConsumeRequest(NamedTuple):
+    """The parameters of a consume."""
 
-    def finish(result: Any) -> Facts | None:
-        if wait_ms and not (result.messages or result.skipped or result.damaged):
-            return None
-        return _facts(result, max, encoding, empty or sdk.empty_status)
-
-    return PendingResult(taken, finish)
+    topic: str | None
+    consumer_id: int
+    partition: int | None
+    max: int
+    wait_ms: int
+    encoding: str
+    empty: str | None
+    on_damaged: str
 
 
 @blueprint.operation(
@@ -121,8 +100,9 @@ def _quick(
     "Take the next message",
     keyed=True,
     parameters=_CONSUME,
+    request=ConsumeRequest,
     adds=_TAKEN,
-    quick=_quick,
+    quick=True,
 )
 @blueprint.operation(
     "POST",
@@ -130,20 +110,11 @@ def _quick(
     "Take the next message",
     keyed=True,
     parameters=_CONSUME,
+    request=ConsumeRequest,
     adds=_TAKEN,
-    quick=_quick,
+    quick=True,
 )
-def consume(
-    ask: RequestContext,
-    topic: str | None,
-    consumer_id: int,
-    partition: int | None,
-    max: int,
-    wait_ms: int,
-    encoding: str,
-    empty: str | None,
-    on_damaged: str,
-) -> Facts:
+def consume(ask: RequestContext, request: ConsumeRequest) -> Facts | PendingResult:
     """Take the next message for this consumer, once; every consumer gets every message.
 
     Without a partition, and if the consumer was registered without one, all partitions are asked in
@@ -156,19 +127,79 @@ def consume(
     the other messages that were taken. With on_damaged=skip exactly its messages are skipped, and
     skipped lists them; if that took long, messages after them may not be found yet.
     """
-    topic, partition = ask.sdk.check("consumer", consumer_id, topic, partition)
-    key = ask.key("consume", topic, consumer_id)
-    with ask.sdk.wait_slots.hold_for(wait_ms) as may_wait_ms:
-        taken = ask.sdk.take(topic, consumer_id, partition, max, may_wait_ms, key, on_damaged)
-    return _facts(taken, max, encoding, empty or ask.sdk.empty_status)
+    return _take(ask, request, False)
 
 
-def _facts(found: Any, most: int, encoding: str, empty_status: str) -> Facts:
-    if found.damaged is not None:
-        raise _unreadable(found.damaged, [_row(message, encoding) for message in found.messages])
-    facts = _of_messages(found.messages, most, encoding, empty_status)
-    if found.skipped:
-        facts["skipped"] = [one._asdict() for one in found.skipped]
+@blueprint.operation(
+    "GET",
+    "/logs",
+    "Take from a named partition",
+    also=("/messages",),
+    keyed=True,
+    parameters=(*_CONSUME[:2], parameter_catalog.LOG_PARTITION, *_CONSUME[3:]),
+    request=ConsumeRequest,
+    adds=_TAKEN,
+    quick=True,
+)
+def consume_from_partition(ask: RequestContext, request: ConsumeRequest) -> Facts | PendingResult:
+    """Take from a partition, which is named here or when the consumer was registered."""
+    return _take(ask, request, True)
+
+
+def _take(
+    ask: RequestContext, request: ConsumeRequest, needs_partition: bool
+) -> Facts | PendingResult:
+    """Take what is there now; if nothing is, and the request waits for a message, wait in the
+    pool.
+    """
+    sdk, number = ask.sdk, request.consumer_id
+    topic, partition = ask.registered(
+        "consumer", number, request.topic, request.partition, needs_partition
+    )
+    key = ask.key("consume", topic, number)
+    empty_status = request.empty or sdk.empty_status
+    if ask.may_wait:
+        with sdk.wait_slots.hold_for(request.wait_ms) as may_wait_ms:
+            result = sdk.taker.take_all(
+                topic,
+                number,
+                partition=partition,
+                max_messages=request.max,
+                wait_ms=may_wait_ms,
+                key=key,
+                timeout_ms=None,
+                on_damaged=request.on_damaged,
+                ended=sdk.wait_slots.stopping.is_set,
+            )
+        return _facts(result, request, empty_status)
+    routes = sdk.session.routes.topic(topic)
+    # With a key a take that finds nothing is remembered, so it has to wait before.
+    if routes is None or (request.wait_ms and key is not None):
+        raise MustWait
+
+    def finish(result: Any) -> Facts:
+        if request.wait_ms and not (result.messages or result.skipped or result.damaged):
+            raise MustWait
+        return _facts(result, request, empty_status)
+
+    taking = sdk.taker.begin(
+        routes,
+        number,
+        partition=partition,
+        max_messages=request.max,
+        key=key,
+        on_damaged=request.on_damaged,
+    )
+    return PendingResult(taking, finish)
+
+
+def _facts(result: Any, request: ConsumeRequest, empty_status: str) -> Facts:
+    encoding = request.encoding
+    if result.damaged is not None:
+        raise _unreadable(result.damaged, [_row(message, encoding) for message in result.messages])
+    facts = _of_messages(result.messages, request.max, encoding, empty_status)
+    if result.skipped:
+        facts["skipped"] = [run._asdict() for run in result.skipped]
     return facts
 
 
@@ -190,12 +221,12 @@ def _unreadable(error: BatchUnreadable, rows: list[Facts]) -> BatchUnreadable:
     return error
 
 
-def _of_messages(found: list[Message], most: int, encoding: str, empty_status: str) -> Facts:
+def _of_messages(taken: list[Message], most: int, encoding: str, empty_status: str) -> Facts:
     if most > 1:
-        rows = [_row(message, encoding) for message in found]
+        rows = [_row(message, encoding) for message in taken]
         return {"messages": rows} if rows else {"messages": [], "message": None, "empty": True}
-    if found:
-        row = _row(found[0], encoding)
+    if taken:
+        row = _row(taken[0], encoding)
         row["log_message"] = row["message"]  # its name in some of the documents
         return row
     if empty_status == FAILURE:
@@ -224,35 +255,6 @@ def _row(message: Message, encoding: str) -> Facts:
     return row
 
 
-def _quick_named(
-    ask: RequestContext, consumer_id: int, partition: int | None, **values: Any
-) -> PendingResult | None:
-    """Take from a named partition; without one, the pool checks if the consumer has its own."""
-    if partition is None:
-        return None
-    return _quick(ask, consumer_id=consumer_id, partition=partition, **values)
-
-
-@blueprint.operation(
-    "GET",
-    "/logs",
-    "Take from a named partition",
-    also=("/messages",),
-    keyed=True,
-    parameters=(*_CONSUME[:2], parameter_catalog.LOG_PARTITION, *_CONSUME[3:]),
-    adds=_TAKEN,
-    quick=_quick_named,
-)
-def consume_from_partition(
-    ask: RequestContext, topic: str | None, consumer_id: int, partition: int | None, **values: Any
-) -> Facts:
-    """Take from a partition, which is named here or when the consumer was registered."""
-    topic, partition = ask.sdk.check("consumer", consumer_id, topic, partition)
-    if partition is None:
-        raise InvalidRequest(f"partition is missing: {parameter_catalog.LOG_PARTITION.about}")
-    return consume(ask, topic=topic, consumer_id=consumer_id, partition=partition, **values)
-
-
 @blueprint.operation(
     "GET",
     "/size",
@@ -266,5 +268,5 @@ def consume_from_partition(
 )
 def size(ask: RequestContext, topic: str | None, consumer_id: int, partition: int | None) -> Facts:
     """Count the messages that this consumer has not taken yet, in all its partitions or in one."""
-    topic, partition = ask.sdk.check("consumer", consumer_id, topic, partition)
+    topic, partition = ask.registered("consumer", consumer_id, topic, partition)
     return {"size": ask.sdk.taker.left(topic, consumer_id, partition)}

@@ -99,7 +99,7 @@ def add_partitions(
     that partition, which must be the next one; 409 if it already exists.
     """
     if producer_id is not None:
-        ask.sdk.check("producer", producer_id, topic, None)
+        ask.registered("producer", producer_id, topic, None)
     if partition is None:
         wanted: Facts = {"topic": topic, "count": count}
         key = ask.key("add_partitions", topic)

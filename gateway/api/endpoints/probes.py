@@ -19,7 +19,7 @@ from myqueue.errors import NotReady, Stopping
 from myqueue.gateway.api import parameter_catalog
 from myqueue.gateway.api.failures import NotWell
 from myqueue.gateway.api.operations import ApiBlueprint, Facts, RequestContext
-from myqueue.gateway.api.responses import success
+from myqueue.gateway.api.responses import success, to_flask
 from myqueue.gateway.cluster_client import ClusterClient
 from myqueue.problems import CRITICAL, describe
 
@@ -35,7 +35,7 @@ def root() -> Response:
     if best == "text/html" and "console" in current_app.blueprints:
         found: Response = redirect("/console")  # type: ignore[assignment]
         return found
-    return success({"message": "alive"})
+    return to_flask(success({"message": "alive"}))
 
 
 root.role = None  # type: ignore[attr-defined]

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from myqueue.errors import InvalidRequest, UnknownTopic
+from myqueue import RecordMetadata
+from myqueue.errors import InvalidRequest
 from myqueue.gateway.api import parameter_catalog
-from myqueue.gateway.api.operations import WRITE, ApiBlueprint, Facts, PendingResult, RequestContext
+from myqueue.gateway.api.endpoints.registering import heartbeat, register
+from myqueue.gateway.api.operations import (
+    WRITE,
+    ApiBlueprint,
+    Facts,
+    MustWait,
+    PendingResult,
+    RequestContext,
+)
 from myqueue.gateway.api.parameters import to_bytes
 
 blueprint = ApiBlueprint("producers")
@@ -34,21 +43,7 @@ def register_producer(ask: RequestContext, topic: str, partition: int | None) ->
     has its id. With a partition, which must exist, messages for which this producer names none go
     there.
     """
-    own = () if partition is None else (partition,)
-    key = ask.key("register_producer", topic, *own)
-    reply = ask.sdk.register("producer", topic, partition, key)
-    return {
-        "producer_id": reply["producer_id"],
-        "partitions": _partitions(ask, topic),
-        "topic": topic,
-    } | ({} if partition is None else {"partition": partition})
-
-
-def _partitions(ask: RequestContext, topic: str) -> list[int]:
-    try:
-        return list(range(len(ask.sdk.topic(topic)["partitions"])))
-    except UnknownTopic:  # deleted in between
-        return []
+    return register(ask, "producer", topic, partition)
 
 
 @blueprint.operation(
@@ -61,9 +56,7 @@ def _partitions(ask: RequestContext, topic: str) -> list[int]:
 )
 def heartbeat_of_producer(ask: RequestContext, producer_id: int) -> Facts:
     """Tell that a producer is alive. Every request with a producer_id counts as a heartbeat."""
-    ask.sdk.client("producer", producer_id)
-    ask.sdk.heard_of("producer", producer_id)
-    return {"producer_id": producer_id}
+    return heartbeat(ask, "producer", producer_id)
 
 
 _PRODUCE: Final = (
@@ -83,37 +76,16 @@ _STORED: Final = {
 }
 
 
-def _quick(
-    ask: RequestContext,
-    topic: str | None,
-    producer_id: int,
-    message: str | None,
-    messages: list[Any] | None,
-    partition: int | None,
-    key: str | None,
-    encoding: str,
-) -> PendingResult | None:
-    """Produce one message of a producer that is known here; None if that has to wait."""
-    sdk = ask.sdk
-    producer = sdk.ready_producer()
-    is_one = message is not None and messages is None
-    route = sdk.find_registered("producer", producer_id, topic, partition)
-    if producer is None or not is_one or route is None:
-        return None
-    topic, partition = route[0].name, route[1]
-    value = to_bytes("message", message, encoding)
-    its_key = None if key is None else to_bytes("key", key, encoding)
-    request_id = ask.key("produce", topic, producer_id)
-    if request_id is None:
-        sent = producer.send(topic, value, key=its_key, partition=partition)
-        return PendingResult(sent, lambda one: {"partition": one.partition, "offset": one.offset})
-    keys = None if its_key is None else [its_key]
-    stored = producer.send_once(
-        topic, [value], request_id=request_id, keys=keys, partition=partition
-    )
-    return PendingResult(
-        stored, lambda all_: {"partition": all_[0].partition, "offset": all_[0].offset}
-    )
+class ProduceRequest(NamedTuple):
+    """The parameters of a produce."""
+
+    topic: str | None
+    producer_id: int
+    message: str | None
+    messages: list[Any] | None
+    partition: int | None
+    key: str | None
+    encoding: str
 
 
 @blueprint.operation(
@@ -123,42 +95,69 @@ def _quick(
     role=WRITE,
     keyed=True,
     parameters=_PRODUCE,
+    request=ProduceRequest,
     adds=_STORED,
-    quick=_quick,
+    quick=True,
 )
-def produce(
-    ask: RequestContext,
-    topic: str | None,
-    producer_id: int,
-    message: str | None,
-    messages: list[Any] | None,
-    partition: int | None,
-    key: str | None,
-    encoding: str,
-) -> Facts:
+def produce(ask: RequestContext, request: ProduceRequest) -> Facts | PendingResult:
     """Store one message, or a list of them. The answer comes when they are on disk on a majority of
     the replicas.
 
     Without a partition, and if the producer was registered without one, the key decides; without a
     key all partitions get equally many.
     """
-    topic, partition = ask.sdk.check("producer", producer_id, topic, partition)
-    request_id = ask.key("produce", topic, producer_id)
-    if (message is None) == (messages is None):
+    return _store(ask, request, False)
+
+
+@blueprint.operation(
+    "POST",
+    "/logs",
+    "Produce to a named partition",
+    also=("/messages",),
+    role=WRITE,
+    keyed=True,
+    parameters=(*_PRODUCE[:4], parameter_catalog.LOG_PARTITION, *_PRODUCE[5:]),
+    request=ProduceRequest,
+    adds=_STORED,
+    quick=True,
+)
+def produce_to_partition(ask: RequestContext, request: ProduceRequest) -> Facts | PendingResult:
+    """Produce to a partition, which is named here or when the producer was registered."""
+    return _store(ask, request, True)
+
+
+def _store(
+    ask: RequestContext, request: ProduceRequest, needs_partition: bool
+) -> Facts | PendingResult:
+    topic, partition = ask.registered(
+        "producer", request.producer_id, request.topic, request.partition, needs_partition
+    )
+    producer, encoding = ask.sdk.producer, request.encoding
+    request_id = ask.key("produce", topic, request.producer_id)
+    if (request.message is None) == (request.messages is None):
         raise InvalidRequest("give message, or a list of messages")
-    if messages is None:
-        value = to_bytes("message", message, encoding)
-        its_key = None if key is None else to_bytes("key", key, encoding)
-        if request_id is None:
-            at, offset = ask.sdk.produce(topic, value, its_key, partition)
-        else:
-            ((at, offset),) = ask.sdk.produce_once(topic, [value], [its_key], partition, request_id)
-        return {"partition": at, "offset": offset}
-    values, keys = _unpacked(messages, key, encoding)
-    if request_id is None:
-        places = ask.sdk.produce_many(topic, values, keys, partition)
-    else:
-        places = ask.sdk.produce_once(topic, values, keys, partition, request_id)
+    if not ask.may_wait and (request.messages is not None or not producer.has_room()):
+        raise MustWait
+    if request.messages is not None:
+        values, keys = _unpacked(request.messages, request.key, encoding)
+        return _of_list(producer.store_list(topic, values, keys, partition, request_id))
+    value = to_bytes("message", request.message, encoding)
+    key = None if request.key is None else to_bytes("key", request.key, encoding)
+    return PendingResult(
+        producer.begin(topic, value, key, partition, request_id),
+        _of_one if request_id is None else _of_only_one,
+    )
+
+
+def _of_one(stored: RecordMetadata) -> Facts:
+    return {"partition": stored.partition, "offset": stored.offset}
+
+
+def _of_only_one(stored: list[RecordMetadata]) -> Facts:
+    return _of_one(stored[0])
+
+
+def _of_list(places: list[tuple[int, int]]) -> Facts:
     numbers = [at for at, _ in places]
     offsets = [offset for _, offset in places]
     alone = numbers.count(numbers[0]) == len(numbers)
@@ -199,33 +198,3 @@ def _unpacked(
         own = row.get("key")
         keys.append(common if own is None else to_bytes(f"key of {name}", own, how))
     return values, keys
-
-
-def _quick_named(
-    ask: RequestContext, producer_id: int, partition: int | None, **values: Any
-) -> PendingResult | None:
-    """Produce to a named partition; without one, the pool checks if the producer has its own."""
-    if partition is None:
-        return None
-    return _quick(ask, producer_id=producer_id, partition=partition, **values)
-
-
-@blueprint.operation(
-    "POST",
-    "/logs",
-    "Produce to a named partition",
-    also=("/messages",),
-    role=WRITE,
-    keyed=True,
-    parameters=(*_PRODUCE[:4], parameter_catalog.LOG_PARTITION, *_PRODUCE[5:]),
-    adds=_STORED,
-    quick=_quick_named,
-)
-def produce_to_partition(
-    ask: RequestContext, topic: str | None, producer_id: int, partition: int | None, **values: Any
-) -> Facts:
-    """Produce to a partition, which is named here or when the producer was registered."""
-    topic, partition = ask.sdk.check("producer", producer_id, topic, partition)
-    if partition is None:
-        raise InvalidRequest(f"partition is missing: {parameter_catalog.LOG_PARTITION.about}")
-    return produce(ask, topic=topic, producer_id=producer_id, partition=partition, **values)

@@ -15,9 +15,9 @@ import flask
 from flask import Blueprint, Response, redirect
 
 from myqueue.errors import Forbidden, Unauthorized
+from myqueue.gateway.api.auth import COOKIE
 from myqueue.gateway.console import page as frame
 from myqueue.gateway.console.pages import topics
-from myqueue.gateway.http.admission import COOKIE
 
 KEPT_S: Final = 12 * 3600
 READ, WRITE, ADMIN = "read", "write", "admin"

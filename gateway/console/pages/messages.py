@@ -282,7 +282,7 @@ def send(name: str) -> Response:
     key = form.get("key", "")
     number = whole("partition", partition, 0, PARTITION_MAX) if partition else None
     sdk = flask.current_app.extensions["myqueue"]
-    at, offset = sdk.produce(name, text.encode(), key.encode() if key else None, number)
+    at, offset = sdk.producer.store(name, text.encode(), key.encode() if key else None, number)
     if wants_json():
         return flask.jsonify(partition=at, offset=offset)
     return topics.see(link("messages", name=name, sent=f"{at}-{offset}"))

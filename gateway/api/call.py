@@ -1,0 +1,199 @@
+"""Run an operation: the one way from a request to its answer.
+
+    role and origin ─▶ parameters ─▶ function of the operation ─▶ success or failure, counted once
+
+A call runs in one of two ways. `run` does all of it in a thread that may wait. `begin` does as much
+as needs no waiting, in the thread that reads; the rest is done by the thread that brings the
+cluster's reply, or by a thread of the pool. Checks, parameters, function, errors and metrics are
+the same in both. A function that has to wait where it must not raises `MustWait`, and is called
+again, with the same parameters, in the pool.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from myqueue.errors import NONE, Internal, InvalidRequest, MyQueueError
+from myqueue.gateway.api import parameters, responses
+from myqueue.gateway.api.auth import Guard
+from myqueue.gateway.api.browser_origins import Headers
+from myqueue.gateway.api.large_json import LARGE_BYTES
+from myqueue.gateway.api.operations import (
+    Facts,
+    MustWait,
+    Operation,
+    PendingResult,
+    RequestContext,
+)
+from myqueue.gateway.api.responses import Reply
+
+if TYPE_CHECKING:
+    from myqueue.gateway.cluster_client import ClusterClient
+
+log = logging.getLogger("myqueue.gateway")
+
+KEY_CHARS_MAX: Final = 255
+NO_VARIABLES: Final[Mapping[str, str]] = {}
+# Gets the reply; or the function that makes it, for a thread that may wait.
+Respond = Callable[[Reply | Callable[[], Reply]], None]
+
+
+class OperationMetrics:
+    """The metrics of one operation in this process."""
+
+    __slots__ = ("_answered", "_labels", "_now", "_ok", "_took")
+
+    def __init__(self, requests: Any, method: str, path: str) -> None:
+        self._labels = (method, path)
+        self._now, self._answered = requests.now, requests.answered
+        self._took = requests.durations.labels(*self._labels)
+        self._ok = self._answered.labels(*self._labels, "200")
+
+    def begin(self) -> None:
+        """Count a request under way."""
+        self._now.inc()
+
+    def end(self, took_s: float, status: int) -> None:
+        """Count a request as answered with `status`."""
+        self._now.dec()
+        is_ok = status == 200
+        (self._ok if is_ok else self._answered.labels(*self._labels, str(status))).inc()
+        self._took.observe(took_s)
+
+
+class OperationRunner:
+    """What all calls share. `requests` has the metrics; None: nothing is counted."""
+
+    def __init__(self, sdk: ClusterClient, guard: Guard, requests: Any) -> None:
+        self.sdk, self.guard = sdk, guard
+        self._requests = requests
+        self._metrics: dict[tuple[str, str], OperationMetrics] = {}
+
+    def metrics(self, method: str, path: str) -> OperationMetrics | None:
+        metrics = self._metrics.get((method, path))
+        if metrics is None and self._requests is not None:
+            metrics = OperationMetrics(self._requests, method, path)
+            self._metrics[method, path] = metrics
+        return metrics
+
+
+class OperationCall:
+    """One request of an operation. Call `run` or `begin`, once."""
+
+    __slots__ = (
+        "_ask", "_began_s", "_body", "_headers", "_metrics", "_query", "_row", "_runner",
+        "_values", "_variables",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        runner: OperationRunner,
+        row: Operation,
+        method: str,
+        headers: Headers,
+        query: str,
+        body: bytes,
+        variables: Mapping[str, str] = NO_VARIABLES,
+    ) -> None:
+        self._runner, self._row, self._headers = runner, row, headers
+        self._query, self._body, self._variables = query, body, variables
+        self._ask: RequestContext | None = None
+        self._values: Facts = {}
+        self._began_s = monotonic()
+        self._metrics = runner.metrics(method, row.path)
+        if self._metrics is not None:
+            self._metrics.begin()
+
+    def run(self) -> Reply:
+        """Do all of it in this thread, and wait as long as the operation may."""
+        try:
+            result = self._call_function(True)
+            if isinstance(result, PendingResult):
+                result = result.finish(self._runner.sdk.wait(result.future))
+            return self._success(result)
+        except Exception as error:
+            return self._failure(error)
+
+    def begin(self, respond: Respond) -> None:
+        """Do as much as needs no waiting. `respond` is called once, perhaps by another thread."""
+        if not self._row.quick:
+            respond(self.run)
+            return
+        try:
+            result = self._call_function(False)
+            if isinstance(result, PendingResult):
+                result.future.add_done_callback(partial(self._on_result, respond, result.finish))
+                return
+            reply = self._success(result)
+        except MustWait:
+            respond(self.run)
+            return
+        except Exception as error:
+            reply = self._failure(error)
+        respond(reply)
+
+    def _call_function(self, may_wait: bool) -> Facts | PendingResult:
+        row, ask = self._row, self._ask
+        if ask is None:
+            principal = self._runner.guard.check(row.role, row.changes, self._headers)
+            key = self._headers.get("Idempotency-Key")
+            if key is not None and not 1 <= len(key) <= KEY_CHARS_MAX:
+                raise InvalidRequest(f"an Idempotency-Key has 1 to {KEY_CHARS_MAX} characters")
+            values, more = parameters.read(row.parameters, self._query, self._body, self._variables)
+            self._values = values if row.request is None else {"request": row.request(**values)}
+            ask = RequestContext(self._runner.sdk, key, more, principal.may_read)
+            self._ask = ask
+        ask.may_wait = may_wait
+        return row.run(ask, **self._values)
+
+    def _on_result(
+        self, respond: Respond, finish: Callable[[Any], Facts], future: Future[Any]
+    ) -> None:
+        try:
+            result = future.result()
+            if _message_bytes(result) > LARGE_BYTES:  # writing it takes long
+                respond(partial(self._finish, finish, result))
+                return
+            reply = self._success(finish(result))
+        except MustWait:
+            respond(self.run)
+            return
+        except Exception as error:
+            reply = self._failure(error)
+        respond(reply)
+
+    def _finish(self, finish: Callable[[Any], Facts], result: Any) -> Reply:
+        try:
+            return self._success(finish(result))
+        except Exception as error:
+            return self._failure(error)
+
+    def _success(self, facts: Facts) -> Reply:
+        return self._counted(responses.success(facts))
+
+    def _failure(self, error: Exception) -> Reply:
+        """Answer an error. A failure of an operation that only reads has outcome NONE, whatever its
+        parts say.
+        """
+        row = self._row
+        if not isinstance(error, MyQueueError):
+            log.error("%s %s failed", row.method, row.path, exc_info=error)
+            error = Internal(f"{type(error).__name__} in the gateway; its log says where")
+        elif not row.changes:
+            error.outcome = NONE
+        return self._counted(responses.failure(error, self._runner.sdk.name_of))
+
+    def _counted(self, reply: Reply) -> Reply:
+        if self._metrics is not None:
+            self._metrics.end(monotonic() - self._began_s, reply.status)
+        return reply
+
+
+def _message_bytes(result: Any) -> int:
+    """Return the size of the messages in a result of take; 0 for any other result."""
+    return sum(len(message.value) for message in getattr(result, "messages", ()))
