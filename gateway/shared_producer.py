@@ -18,6 +18,7 @@ from myqueue.errors import UNKNOWN, Closed, DeliveryFailed, Fenced, MyQueueError
 T = TypeVar("T")
 Place = tuple[int, int]  # (partition, offset)
 BUFFER_BYTES: Final = 64 << 20
+DEAD: Final = (Fenced, OutOfSequence, Closed)  # a producer that says so never works again
 SPARE_MS: Final = 5_000  # beyond a request's own deadline, which should have come first
 
 
@@ -48,15 +49,12 @@ class SharedProducer:
         The future is a RecordMetadata; with an id a list of one.
         """
 
-        def send(producer: Producer) -> Future[Any]:
-            if request_id is None:
-                return producer.send(topic, value, key=message_key, partition=partition)
-            keys = None if message_key is None else [message_key]
-            return producer.send_once(
-                topic, [value], request_id=request_id, keys=keys, partition=partition
-            )
-
-        return self._with_producer(send)
+        producer = self._producer or self._replace(None)
+        try:
+            return _send(producer, topic, value, message_key, partition, request_id)
+        except DEAD:
+            successor = self._replace(producer)
+            return _send(successor, topic, value, message_key, partition, request_id)
 
     def store(
         self, topic: str, value: bytes, message_key: bytes | None, partition: int | None
@@ -115,7 +113,7 @@ class SharedProducer:
         producer = self._producer or self._replace(None)
         try:
             return send(producer)
-        except (Fenced, OutOfSequence, Closed) as error:
+        except DEAD as error:
             successor = self._replace(producer)
             if error.outcome == UNKNOWN:
                 raise
@@ -143,6 +141,20 @@ class SharedProducer:
     def close(self) -> None:
         if self._producer is not None:
             _close(self._producer)
+
+
+def _send(
+    producer: Producer,
+    topic: str,
+    value: bytes,
+    message_key: bytes | None,
+    partition: int | None,
+    request_id: bytes | None,
+) -> Future[Any]:
+    if request_id is None:
+        return producer.send(topic, value, key=message_key, partition=partition)
+    keys = None if message_key is None else [message_key]
+    return producer.send_once(topic, [value], request_id=request_id, keys=keys, partition=partition)
 
 
 def _close(producer: Producer) -> None:

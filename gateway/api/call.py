@@ -72,14 +72,14 @@ class OperationRunner:
     def __init__(self, sdk: ClusterClient, guard: Guard, requests: Any) -> None:
         self.sdk, self.guard = sdk, guard
         self._requests = requests
-        self._metrics: dict[tuple[str, str], OperationMetrics] = {}
+        self.metrics: dict[tuple[str, str], OperationMetrics] = {}  # by method and path
 
-    def metrics(self, method: str, path: str) -> OperationMetrics | None:
-        metrics = self._metrics.get((method, path))
-        if metrics is None and self._requests is not None:
-            metrics = OperationMetrics(self._requests, method, path)
-            self._metrics[method, path] = metrics
-        return metrics
+    def add_metrics(self, method: str, path: str) -> OperationMetrics | None:
+        if self._requests is None:
+            return None
+        return self.metrics.setdefault(
+            (method, path), OperationMetrics(self._requests, method, path)
+        )
 
 
 class OperationCall:
@@ -104,10 +104,11 @@ class OperationCall:
         self._query, self._body, self._variables = query, body, variables
         self._ask: RequestContext | None = None
         self._values: Facts = {}
-        self._began_s = monotonic()
-        self._metrics = runner.metrics(method, row.path)
-        if self._metrics is not None:
-            self._metrics.begin()
+        path = row.path
+        metrics = runner.metrics.get((method, path)) or runner.add_metrics(method, path)
+        self._metrics, self._began_s = metrics, monotonic()
+        if metrics is not None:
+            metrics.begin()
 
     def run(self) -> Reply:
         """Do all of it in this thread, and wait as long as the operation may."""
@@ -145,10 +146,11 @@ class OperationCall:
             if key is not None and not 1 <= len(key) <= KEY_CHARS_MAX:
                 raise InvalidRequest(f"an Idempotency-Key has 1 to {KEY_CHARS_MAX} characters")
             values, more = parameters.read(row.parameters, self._query, self._body, self._variables)
-            self._values = values if row.request is None else {"request": row.request(**values)}
-            ask = RequestContext(self._runner.sdk, key, more, principal.may_read)
-            self._ask = ask
+            self._values = values
+            ask = self._ask = RequestContext(self._runner.sdk, key, more, principal)
         ask.may_wait = may_wait
+        if row.request is not None:
+            return row.run(ask, row.request._make(self._values.values()))
         return row.run(ask, **self._values)
 
     def _on_result(
@@ -174,7 +176,10 @@ class OperationCall:
             return self._failure(error)
 
     def _success(self, facts: Facts) -> Reply:
-        return self._counted(responses.success(facts))
+        reply = responses.success(facts)
+        if self._metrics is not None:
+            self._metrics.end(monotonic() - self._began_s, reply.status)
+        return reply
 
     def _failure(self, error: Exception) -> Reply:
         """Answer an error. A failure of an operation that only reads has outcome NONE, whatever its
@@ -186,9 +191,7 @@ class OperationCall:
             error = Internal(f"{type(error).__name__} in the gateway; its log says where")
         elif not row.changes:
             error.outcome = NONE
-        return self._counted(responses.failure(error, self._runner.sdk.name_of))
-
-    def _counted(self, reply: Reply) -> Reply:
+        reply = responses.failure(error, self._runner.sdk.name_of)
         if self._metrics is not None:
             self._metrics.end(monotonic() - self._began_s, reply.status)
         return reply

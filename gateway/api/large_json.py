@@ -26,20 +26,36 @@ dumps: Final[Callable[[Any], str]] = json.JSONEncoder(
 ).encode
 
 
-def loads(data: str | bytes, parse_constant: Callable[[str], Any]) -> Any:
-    """Decode as `json.loads` does; raise ValueError if it is not JSON or has too many values."""
-    text = data if isinstance(data, str) else data.decode(json.detect_encoding(data))
-    if sum(text.count(sign) for sign in _OPENING_OR_COMMA) <= VALUES_AT_ONCE:
-        return json.loads(text, parse_constant=parse_constant)
-    return _Reader(text, parse_constant).read()
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a number")
+
+
+_DECODER: Final = json.JSONDecoder(parse_constant=_no_constant)
+
+
+def loads(data: str | bytes) -> Any:
+    """Decode JSON; raise ValueError for everything else, and if it has too many values or is
+    nested too deeply.
+    """
+    if isinstance(data, bytes):
+        text = data.decode(json.detect_encoding(data), "surrogatepass")
+    else:
+        text = data
+    try:
+        is_quick = len(data) <= LARGE_BYTES or (
+            sum(text.count(sign) for sign in _OPENING_OR_COMMA) <= VALUES_AT_ONCE
+        )
+        return _DECODER.decode(text) if is_quick else _Reader(text).read()
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 class _Reader:
     """Reads one text, value by value."""
 
-    def __init__(self, text: str, parse_constant: Callable[[str], Any]) -> None:
+    def __init__(self, text: str) -> None:
         self._text, self._left = text, VALUES_MAX
-        self._plain = json.JSONDecoder(parse_constant=parse_constant).raw_decode
+        self._plain = _DECODER.raw_decode
 
     def read(self) -> Any:
         value, at = self._value(self._skip(0), 0)

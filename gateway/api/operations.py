@@ -35,6 +35,7 @@ from myqueue.gateway.api.parameters import (
 )
 
 if TYPE_CHECKING:
+    from myqueue.gateway.api.auth import Principal
     from myqueue.gateway.cluster_client import ClusterClient
 
 READ, WRITE, ADMIN = "read", "write", "admin"
@@ -49,11 +50,11 @@ class MustWait(Exception):
 class RequestContext:
     """What an operation may use of a request, besides its parameters."""
 
-    __slots__ = ("_key", "may_read", "may_wait", "more", "sdk")
+    __slots__ = ("_key", "may_wait", "more", "sdk", "sender")
 
-    def __init__(self, sdk: ClusterClient, key: str | None, more: Facts, may_read: bool) -> None:
+    def __init__(self, sdk: ClusterClient, key: str | None, more: Facts, sender: Principal) -> None:
         self.sdk, self._key, self.more = sdk, key, more  # more: parameters not listed
-        self.may_read = may_read  # whether the answer may name topics and daemons
+        self.sender = sender
         self.may_wait = True  # false in the thread that reads, for quick operations only
 
     def key(self, *scope: object) -> bytes | None:
@@ -107,21 +108,16 @@ class Operation(NamedTuple):
     summary: str
     about: str
     parameters: ParameterSet
-    request: type[Any] | None  # the class of the object that has them; None: each by its name
+    request: Any  # the NamedTuple that has them, in this order; None: each by its name
     role: str | None  # that a token needs; None: no token is needed
     adds: dict[str, Schema]  # what a success says besides "status"
     beside: dict[str, Schema]  # what a 503 says besides the form of failures
     takes_more: str  # what parameters that are not listed mean; "": nothing
     keyed: bool  # an Idempotency-Key makes a repeat harmless
+    # It takes or changes something. A GET whose repeat an Idempotency-Key makes safe does.
+    changes: bool
     run: Callable[..., Facts | PendingResult]
     quick: bool  # usually needs no waiting, so it is tried in the thread that reads
-
-    @property
-    def changes(self) -> bool:
-        """True if it takes or changes something. A GET whose repeat an Idempotency-Key makes safe
-        does.
-        """
-        return self.keyed or self.method not in SAFE
 
 
 OPERATIONS: list[Operation] = []
@@ -141,7 +137,7 @@ class ApiBlueprint(Blueprint):
         summary: str,
         *,
         parameters: tuple[Parameter, ...] = (),
-        request: type[Any] | None = None,
+        request: Any = None,
         role: str | None = READ,
         adds: dict[str, Schema] | None = None,
         beside: dict[str, Schema] | None = None,
@@ -177,6 +173,7 @@ class ApiBlueprint(Blueprint):
                     beside or {},
                     takes_more,
                     keyed,
+                    keyed or method not in SAFE,
                     function,
                     quick,
                 )

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -28,7 +27,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl
 
 from myqueue.errors import InvalidName, InvalidRequest, Malformed
-from myqueue.gateway.api import large_json
+from myqueue.gateway.api.large_json import loads
 
 FIELDS_MAX: Final = 100
 IGNORED, REFUSED, HANDED_ON = "ignored", "refused", "handed on"  # see `ParameterSet`
@@ -149,20 +148,6 @@ def _from_text(value: Any) -> Any:
 # -- sources of parameters ------------------------------------------------------------------------
 
 
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a number")
-
-
-def loads(data: str | bytes) -> Any:
-    """Decode JSON; raise ValueError for everything else, however deep it is nested."""
-    try:
-        if len(data) > large_json.LARGE_BYTES:
-            return large_json.loads(data, _no_constant)
-        return json.loads(data, parse_constant=_no_constant)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-
-
 def from_body(body: bytes) -> dict[str, Any]:
     if not body:
         return {}
@@ -190,10 +175,17 @@ def _decoded(form: bytes) -> str:
 def from_query(query: str, source: str = "query string") -> dict[str, str]:
     if not query:
         return {}
-    try:
-        pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=FIELDS_MAX)
-    except ValueError as error:
-        raise Malformed(f"the {source} can't be read: {error}") from None
+    pairs: Iterable[tuple[str, str]]
+    if "%" in query or "+" in query or query.count("&") >= FIELDS_MAX:
+        try:
+            pairs = parse_qsl(
+                query, keep_blank_values=True, errors="strict", max_num_fields=FIELDS_MAX
+            )
+        except ValueError as error:
+            raise Malformed(f"the {source} can't be read: {error}") from None
+    else:  # nothing to decode; this is four times as fast
+        parts = [field.partition("=") for field in query.split("&") if field]
+        pairs = [(name, value) for name, _, value in parts]
     values: dict[str, str] = {}
     for name, value in pairs:
         if values.setdefault(name, value) != value:
@@ -273,7 +265,7 @@ def read(
             if name in given and not _same(given[name], value):
                 raise InvalidRequest(f"{name} is given twice, as {brief(given[name])} and {value}")
             given.setdefault(name, value)
-    values, given_names = wanted.defaults.copy(), set[str]()
+    values: dict[str, Any] = {}
     others: dict[str, Any] = {}
     for name, value in given.items():
         parameter = wanted.by_name.get(name) or wanted.find(name)
@@ -281,17 +273,15 @@ def read(
             others[name] = value
         elif value is not None:
             taken = parameter.read(name, value)
-            if parameter.name in given_names and taken != values[parameter.name]:
+            if values.setdefault(parameter.name, taken) != taken:
                 names = " and ".join(parameter.names)
                 raise InvalidRequest(f"{names} mean the same, and are given with different values")
-            values[parameter.name] = taken
-            given_names.add(parameter.name)
     if others:
         wanted.check_others(others)
     for parameter in wanted.needed:
-        if parameter.name not in given_names:
+        if parameter.name not in values:
             raise InvalidRequest(f"{parameter.name} is missing: {parameter.about}")
-    return values, others
+    return wanted.defaults | values, others
 
 
 def _same(one: Any, other: Any) -> bool:

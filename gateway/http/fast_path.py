@@ -50,6 +50,7 @@ class FastPath:
     def __init__(self, app: Flask) -> None:
         self._flask: Callable[..., Iterable[bytes]] = app.wsgi_app
         self._routes = Routes(app)
+        self._fixed = self._routes.fixed
         self._sdk = app.extensions["myqueue"]
         requests = app.extensions.get("myqueue.requests")
         self._runner = OperationRunner(self._sdk, app.extensions["myqueue-guard"], requests)
@@ -89,7 +90,7 @@ class FastPath:
         """Begin an operation without waiting. False: the path is not that of one operation alone,
         and nothing was begun. True: `respond` is called once, perhaps by another thread.
         """
-        operation = self._routes.fixed(head.method, head.path)
+        operation = self._fixed.get((head.method, head.path))
         if operation is None:
             return False
 

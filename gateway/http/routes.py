@@ -29,15 +29,12 @@ class Routes:
     def __init__(self, app: Flask) -> None:
         self._app = app
         self._by_endpoint = {row.endpoint: row for row in OPERATIONS}
-        self._fixed = {(row.method, row.path): row for row in OPERATIONS if "<" not in row.path}
-
-    def fixed(self, method: str, path: str) -> Operation | None:
-        """Return the operation with exactly this path, which most requests are for."""
-        return self._fixed.get((method, path))
+        # Operations without variables in their path; most requests are for one of them.
+        self.fixed = {(row.method, row.path): row for row in OPERATIONS if "<" not in row.path}
 
     def find(self, method: str, path: str) -> Route:
         """Return the route of any path; as WSGI has it, its bytes as latin-1."""
-        operation = self._fixed.get((method, path))
+        operation = self.fixed.get((method, path))
         if operation is not None:
             return Route(operation, None, operation.endpoint)
         text = path.encode("latin-1").decode("utf-8", "replace")

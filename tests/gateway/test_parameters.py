@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 from hypothesis import given, settings
@@ -145,6 +146,17 @@ def test_names_of_topics() -> None:
 def test_bodies_that_are_no_objects(text: bytes) -> None:
     with pytest.raises(Malformed):
         values("topic=t&id=1", text)
+
+
+@given(st.text("ab=&;#?é ", max_size=12))
+def test_a_query_without_escapes_reads_as_any_other(query: str) -> None:
+    pairs = parse_qsl(query, keep_blank_values=True)
+    try:
+        values = from_query(query)
+    except InvalidRequest:  # the same name with two values
+        assert len(set(pairs)) > len(dict(pairs))
+    else:
+        assert values == dict(pairs) and len(set(pairs)) == len(values)
 
 
 def test_query_strings_that_are_none() -> None:

@@ -102,7 +102,7 @@ def readyz(ask: RequestContext, check: str | None) -> Facts:
     bad = _stopping(problems)
     if check is not None and not bad:
         bad = _critical(ask.sdk, problems)
-    if bad and not ask.may_read:
+    if bad and not ask.sender.may_read:
         raise _without_names(bad)
     if bad:
         raise NotReady(_sentence(bad), hint="GET /healthz lists all problems.")
@@ -123,7 +123,7 @@ def healthz(ask: RequestContext) -> Facts:
     """
     report = _found(ask.sdk)
     bad = _stopping(report["problems"])
-    if not ask.may_read:
+    if not ask.sender.may_read:
         if bad:
             raise _without_names(bad)
         return {"message": "ready"}
