@@ -8,6 +8,7 @@ import pytest
 
 from myqueue import errors
 from myqueue.admin.broker_moves import when_to_stop
+from myqueue.gateway import broker_processes
 from myqueue.gateway.api.endpoints import brokers
 from myqueue.gateway.api.wait_slots import WaitSlots
 
@@ -37,17 +38,17 @@ class Cluster:
         return True
 
     def let_go(self, stranded: int = 0, **row: Any) -> tuple[int, bool]:
-        return brokers.stop_when_unused(self, 3, {**ROW, **row}, stranded)  # type: ignore[arg-type]
+        return broker_processes.stop_when_unused(self, 3, {**ROW, **row}, stranded)  # type: ignore[arg-type]
 
     def let_go_again(self) -> tuple[int, bool]:
         """The same request once more: the managers do not know the broker any more."""
-        return brokers.stop_when_unused(self, 3, None, 0)  # type: ignore[arg-type]
+        return broker_processes.stop_when_unused(self, 3, None, 0)  # type: ignore[arg-type]
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(brokers, "LOOK_S", 0.001)
-    monkeypatch.setattr(brokers, "LET_GO_MS", 50)
+    monkeypatch.setattr(broker_processes, "LOOK_S", 0.001)
+    monkeypatch.setattr(broker_processes, "LET_GO_MS", 50)
 
 
 def test_it_is_stopped_when_none_counts_on_it() -> None:

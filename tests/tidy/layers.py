@@ -150,8 +150,8 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "gateway/api/",
         (
             *("flask", "<public>", "myqueue.gateway.settings", "myqueue.gateway.cluster_client"),
-            *("myqueue.admin.broker_moves", "myqueue.gateway.cluster_snapshot"),
-            "myqueue.gateway.api",
+            *("myqueue.admin.broker_moves", "myqueue.gateway.broker_processes"),
+            *("myqueue.gateway.cluster_snapshot", "myqueue.gateway.api"),
         ),
     ),
     (
@@ -172,11 +172,15 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "gateway/console/",
         (
-            *("flask", "<public>", "myqueue.gateway.cluster_snapshot", "myqueue.gateway.api"),
-            *("myqueue.admin.broker_moves", "myqueue.gateway.console"),
+            *("flask", "<public>", "myqueue.gateway.cluster_snapshot", "myqueue.gateway.api.auth"),
+            *("myqueue.admin.broker_moves", "myqueue.gateway.api.failures"),
+            *("myqueue.gateway.broker_processes", "myqueue.gateway.console"),
         ),
     ),
-    ("gateway/", ("flask", "click", "<public>", "myqueue.gateway")),
+    (
+        "gateway/",
+        ("flask", "click", "<public>", "myqueue.admin.broker_moves", "myqueue.gateway"),
+    ),
     # -- analytics: of all the rest it sees the format
     ("analytics/log/", ("pyarrow", *JUDGES)),
     (

@@ -9,32 +9,15 @@ these requests may be repeated: the repeat continues where the first one ended.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
-from time import monotonic
-from typing import Final, TypeVar
+from typing import Final
 
-from myqueue import Agent
-from myqueue.admin.broker_moves import (
-    HOW_TO_START,
-    partitions_counting,
-    replicas_left,
-    when_to_stop,
-)
+from myqueue.admin.broker_moves import replicas_left, when_to_stop
 from myqueue.errors import InvalidRequest, MyQueueError, NotReady, UnknownBroker, Unreachable
 from myqueue.gateway.api import parameter_catalog
 from myqueue.gateway.api.operations import ADMIN, ApiBlueprint, Facts, RequestContext
-from myqueue.gateway.cluster_client import ClusterClient
+from myqueue.gateway.broker_processes import ELSEWHERE, stop_when_unused, wait_for
 
-T = TypeVar("T")
-log = logging.getLogger("myqueue.gateway")
 blueprint = ApiBlueprint("brokers")
-LOOK_S: Final = 0.1
-LET_GO_MS: Final = 10_000  # a removal waits so long for the groups to change their members
-ELSEWHERE: Final = (
-    f"Start one yourself: {HOW_TO_START} Or give the gateway --agent DIR, the folder of a 'myq up'"
-    " on its machine."
-)
 _ROW: Final = {
     "id": parameter_catalog.NUMBER,
     "address": parameter_catalog.TEXT,
@@ -107,18 +90,6 @@ def _row(found: Facts) -> Facts:
     }
 
 
-def _wait(sdk: ClusterClient, wait_ms: int, look: Callable[[], T | None]) -> T | None:
-    """Call `look` until it returns a value, and return that; None when the time is over. Changes in
-    other processes cause no event here, so this polls.
-    """
-    end, stopping = monotonic() + wait_ms / 1000, sdk.wait_slots.stopping
-    while True:
-        value = look()
-        left_s = end - monotonic()
-        if value is not None or left_s <= 0 or stopping.wait(min(LOOK_S, left_s)):
-            return value
-
-
 # -- adding ---------------------------------------------------------------------------------------
 
 
@@ -148,7 +119,7 @@ def add_broker(ask: RequestContext, address: str | None, port: int | None, wait_
             error.retriable, error.component = False, "gateway"
             raise error
         number = agent.add_broker(key=ask.key("add_broker") or b"", taken=_rows(ask))
-        row = _wait(ask.sdk, may_wait_ms, lambda: _alive(ask, number))
+        row = wait_for(ask.sdk, may_wait_ms, lambda: _alive(ask, number))
     if row is None:
         message = f"Broker {number} was started; GET /brokers/{number} says when it has registered"
         return {"broker_id": number, "state": "starting", "message": message}
@@ -172,7 +143,7 @@ def _take_in(ask: RequestContext, address: str, wait_ms: int) -> Facts:
     number = daemon["node"]
     if daemon["daemon"] != "broker":
         raise InvalidRequest(f"{daemon['daemon']} {number} listens at {address}, not a broker")
-    row = _wait(ask.sdk, wait_ms, lambda: _alive(ask, number))
+    row = wait_for(ask.sdk, wait_ms, lambda: _alive(ask, number))
     if row is None:
         raise NotReady(
             f"broker {number} runs at {address}, but has not joined the cluster yet",
@@ -328,44 +299,6 @@ def remove_broker(
     }
 
 
-def stop_when_unused(
-    sdk: ClusterClient, node: int, known: Facts | None, stranded: int
-) -> tuple[int, bool]:
-    """Wait until no partition counts on a removed broker, then stop its process if the agent runs
-    it.
-
-    Return how many partitions still count on it, and whether it was stopped. Stopped before they
-    removed it from their members, it could leave them without a majority. `known` is its row before
-    the removal; None for a repeat, and then the cluster is asked.
-    """
-    counting = 1
-    if known is not None:
-        counting = known["replicas"] + known["leaving"] if known["alive"] else 0  # at most
-
-    def is_let_go() -> bool | None:
-        nonlocal counting
-        left = partitions_counting(sdk.admin, node, stranded)
-        counting = counting if left is None else left
-        return counting == 0 or None
-
-    try:
-        if counting:
-            with sdk.wait_slots.hold_for(LET_GO_MS) as may_wait_ms:
-                _wait(sdk, may_wait_ms, is_let_go)
-        address = known["address"] if known is not None else ""
-        return counting, counting == 0 and _stop(sdk.agent, node, address)
-    except MyQueueError as error:
-        log.warning("broker %d was removed, and not stopped: %s", node, error)
-        return counting, False
-
-
-def _stop(agent: Agent | None, node: int, address: str) -> bool:
-    """Stop the process if the agent on this machine runs it; return whether it did."""
-    if agent is None or not agent.is_running:
-        return False
-    return agent.drop_broker(node, address)
-
-
 def _follow(broker_id: int) -> str:
     return f"GET /brokers/{broker_id} says how many are left; its state is drained when it is done"
 
@@ -382,5 +315,5 @@ def _drain(ask: RequestContext, broker_id: int, wait_ms: int) -> int:
         return left == 0 or None
 
     with ask.sdk.wait_slots.hold_for(wait_ms) as may_wait_ms:
-        _wait(ask.sdk, may_wait_ms, is_empty)
+        wait_for(ask.sdk, may_wait_ms, is_empty)
     return left

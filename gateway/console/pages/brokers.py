@@ -13,7 +13,7 @@ from flask import Blueprint, Response
 
 from myqueue.admin.broker_moves import removal_losses
 from myqueue.errors import BrokerInUse, MyQueueError, NotFound, Unreachable
-from myqueue.gateway.api.endpoints import brokers as operations
+from myqueue.gateway.broker_processes import ELSEWHERE, stop_when_unused
 from myqueue.gateway.cluster_snapshot import Facts
 from myqueue.gateway.console.page import Crumb, admin, draw, find, link, with_hint
 from myqueue.gateway.console.pages import topics
@@ -94,7 +94,7 @@ def _failed(error: MyQueueError) -> tuple[str, int]:
 def add_page(trouble: str = "", status: int = 200) -> Response:
     crumbs = (Crumb("Nodes", link("nodes")),)
     if agent() is None:
-        told = operations.ELSEWHERE
+        told = ELSEWHERE
         texts = ["No agent that starts brokers runs on the gateway's machine.", told]
         return _ask(
             "Add a broker", "", texts, "", trouble, status, back=link("nodes"), crumbs=crumbs
@@ -123,7 +123,7 @@ def add() -> Response:
         if helper is None:
             raise Unreachable(
                 "no agent that starts brokers runs on the gateway's machine",
-                hint=operations.ELSEWHERE,
+                hint=ELSEWHERE,
             )
         # The key is the form's own token: a double click adds one broker.
         token, known = flask.request.form.get("token", ""), admin().brokers()
@@ -233,7 +233,7 @@ def remove(node: int) -> Response:
     except MyQueueError as error:
         return remove_page(node, *_failed(error))
     sdk = flask.current_app.extensions["myqueue"]
-    counting, stopped = operations.stop_when_unused(sdk, node, row, done["stranded"])
+    counting, stopped = stop_when_unused(sdk, node, row, done["stranded"])
     return topics.see(
         link(
             "nodes",
