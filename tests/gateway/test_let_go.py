@@ -11,6 +11,7 @@ from myqueue.admin.broker_moves import when_to_stop
 from myqueue.gateway import broker_processes
 from myqueue.gateway.api.endpoints import brokers
 from myqueue.gateway.api.wait_slots import WaitSlots
+from myqueue.gateway.broker_processes import stop_when_unused
 
 ROW = {"node": 3, "address": "h:1", "alive": True, "replicas": 4, "leaving": 1}
 
@@ -38,11 +39,11 @@ class Cluster:
         return True
 
     def let_go(self, stranded: int = 0, **row: Any) -> tuple[int, bool]:
-        return broker_processes.stop_when_unused(self, 3, {**ROW, **row}, stranded)  # type: ignore[arg-type]
+        return stop_when_unused(self, 3, {**ROW, **row}, stranded)  # type: ignore[arg-type]
 
     def let_go_again(self) -> tuple[int, bool]:
         """The same request once more: the managers do not know the broker any more."""
-        return broker_processes.stop_when_unused(self, 3, None, 0)  # type: ignore[arg-type]
+        return stop_when_unused(self, 3, None, 0)  # type: ignore[arg-type]
 
 
 @pytest.fixture(autouse=True)
