@@ -139,6 +139,69 @@ def test_what_was_handled_after_the_session_ended_is_not_committed(cluster, grou
         assert not commits and not consumer._subscription.partitions
 
 
+def end_session(consumer: Consumer) -> None:
+    """As after a SIGSTOP; the I/O thread does not look before the lock is released."""
+    assignment = consumer._subscription.assignment
+    assert assignment is not None
+    consumer._changed.acquire()
+    assignment.ends_at = 0
+
+
+def test_c8_poll_returns_nothing_of_a_session_that_ended_while_it_ran(cluster, groups):
+    """In this time others may have got the partition, and its messages."""
+
+    def on_assign(names: list[TopicPartition]) -> None:
+        (partition,) = consumer._subscription.partitions.copy().values()
+        while not partition.buffer.packed:
+            time.sleep(0.001)
+        end_session(consumer)
+
+    fill(cluster.topic("t")[0], 10)
+    groups.give("t", (0, 7, False))
+    lost: list[TopicPartition] = []
+    with member(cluster, on_assign=on_assign, on_lost=lost.extend) as consumer:
+        while not consumer._subscription.changes:
+            time.sleep(0.001)
+        try:
+            assert consumer.poll(timeout=0) == []
+            assert consumer._subscription.lost_partitions == [("t", 0)]
+        finally:
+            consumer._changed.release()
+
+
+def test_c8_a_loop_gets_nothing_of_a_session_that_ended_while_a_message_was_handled(
+    cluster, groups
+):
+    heard: list[Any] = []
+    fill(cluster.topic("t")[0], 10)
+    groups.give("t", (0, 7, False))
+    with member(cluster, on_lost=lambda names: heard.append("lost")) as consumer:
+        for message in consumer:
+            heard.append(message.offset)
+            if len(heard) > 1:
+                break
+            end_session(consumer)
+        consumer._changed.release()
+    assert heard[:2] == [0, "lost"]
+
+
+def test_a_loop_lets_go_of_a_partition_before_it_ends_the_batch_of_another_one(cluster, groups):
+    """The next owner waits for the release, not for a batch that takes its time."""
+    heard: list[Any] = []
+    fill(cluster.topic("t", 2)[0], 10)
+    groups.give("t", (0, 7, False), (1, 7, False))
+    with member(cluster, on_revoke=heard.extend) as consumer:
+        for message in consumer:
+            heard.append(message.offset)
+            if message.offset == 2:
+                groups.give("t", (0, 7, False), (1, 7, True))
+                while not consumer._subscription.has_withdrawals:
+                    time.sleep(0.001)
+            if message.offset == 9:
+                break
+    assert heard == [0, 1, 2, ("t", 1), *range(3, 10)]
+
+
 def test_close_takes_back_a_join_whose_answer_was_lost(cluster):
     """It asks again with the same key, hears as whom it joined, and leaves."""
     members: dict[bytes, int] = {}
