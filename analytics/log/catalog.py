@@ -443,41 +443,72 @@ def _piece(segment: Segment, row: f.FooterRow) -> Piece:
     )
 
 
+class _OpenPiece:
+    """A `Piece` to which more entries may be added; all of them have one term."""
+
+    __slots__ = (
+        "begin",
+        "end",
+        "first",
+        "first_offset",
+        "first_time_ms",
+        "last",
+        "last_time_ms",
+        "next_offset",
+        "term",
+    )
+
+    def __init__(self, record: f.Record) -> None:
+        self.first = self.last = record.index
+        self.begin = self.end = record.position
+        self.first_offset, self.next_offset = record.offset, record.offset + record.count
+        self.first_time_ms = self.last_time_ms = record.time_ms
+        self.term = record.term
+
+    def add(self, record: f.Record) -> None:
+        self.last, self.end = record.index, record.position
+        self.next_offset = record.offset + record.count
+        time_ms = record.time_ms
+        if time_ms:
+            self.first_time_ms = min(self.first_time_ms or time_ms, time_ms)
+            self.last_time_ms = max(self.last_time_ms, time_ms)
+
+    def piece(self, segment: int) -> Piece:
+        return Piece(
+            self.first,
+            self.last,
+            segment,
+            self.begin,
+            self.end,
+            self.first_offset,
+            self.next_offset,
+            self.first_time_ms,
+            self.last_time_ms,
+            self.term,
+            self.term,
+        )
+
+
 class Runs:
     """Gathers entries of one segment into pieces: consecutive indices of one term, by group."""
 
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
-        self._open: dict[int, list[int]] = {}  # as the fields of a Piece
+        self._open: dict[int, _OpenPiece] = {}
         self._done: defaultdict[int, list[Piece]] = defaultdict(list)
 
     def entry(self, record: f.Record) -> None:
-        index, time_ms, end = record.index, record.time_ms, record.offset + record.count
         run = self._open.get(record.group)
-        if run is not None and index == run[1] + 1 and record.term == run[9]:
-            run[1], run[4], run[6] = index, record.position, end
-            if time_ms:
-                run[7], run[8] = min(run[7] or time_ms, time_ms), max(run[8], time_ms)
+        if run is not None and record.index == run.last + 1 and record.term == run.term:
+            run.add(record)
             return
         self.broken(record.group)
-        self._open[record.group] = [
-            index,
-            index,
-            self.segment.number,
-            record.position,
-            record.position,
-            record.offset,
-            end,
-            time_ms,
-            time_ms,
-            record.term,
-            record.term,
-        ]
+        self._open[record.group] = _OpenPiece(record)
 
     def broken(self, group: int) -> None:
         run = self._open.pop(group, None)
         if run is not None:
-            self._done[group].append(Piece(*run))
+            self._done[group].append(run.piece(self.segment.number))
 
     def done(self) -> dict[int, list[Piece]]:
         for group in list(self._open):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import astuple, dataclass
 from math import frexp
 from typing import NamedTuple
 
@@ -66,6 +67,29 @@ class Election(NamedTuple):
 Row = Count | Spread | Election
 
 
+@dataclass(slots=True)
+class Sums:
+    """The sums of a `Count` while they grow."""
+
+    entries: int = 0
+    messages: int = 0
+    bytes: int = 0
+    body_bytes: int = 0
+
+    def add(self, other: Count | Sums) -> None:
+        self.entries += other.entries
+        self.messages += other.messages
+        self.bytes += other.bytes
+        self.body_bytes += other.body_bytes
+
+    @staticmethod
+    def of(rows: Iterable[Count | Sums]) -> Sums:
+        total = Sums()
+        for row in rows:
+            total.add(row)
+        return total
+
+
 def bucket(value: int) -> int:
     """The bucket of a value: 0 for 0, then `STEPS` buckets for each doubling."""
     if value <= 0:
@@ -115,13 +139,31 @@ def count(task: Task) -> Iterator[Row]:
     yield from counting.rows()
 
 
+@dataclass(slots=True)
+class _OpenElection:
+    """An `Election` whose time may still be unknown (0)."""
+
+    group: int
+    term: int
+    index: int
+    time_ms: int = 0
+
+
+class _Unhinted(NamedTuple):
+    """A batch that waits for the next commit hint of its group."""
+
+    index: int  # type: ignore[assignment]
+    time_ms: int
+    messages: int
+
+
 class _Counting:
     def __init__(self, task: Task) -> None:
         self._task = task
-        self._counts: dict[tuple[int, int, int], list[int]] = {}
+        self._counts: dict[tuple[int, int, int], Sums] = {}  # by group, producer and minute
         self._spreads: dict[tuple[str, int], _Histogram] = {}
-        self._waiting: dict[int, list[tuple[int, int, int]]] = {}  # for a hint: index, time, count
-        self._elections: list[list[int]] = []
+        self._waiting: dict[int, list[_Unhinted]] = {}
+        self._elections: list[_OpenElection] = []
         self._last_time: dict[int, int] = {}
 
     def rows(self) -> Iterator[Row]:
@@ -130,13 +172,13 @@ class _Counting:
             self._task = task
             self._read(task, file)
         for (group, producer, minute), sums in self._counts.items():
-            yield Count(*names[group], producer, minute, *sums)
+            yield Count(*names[group], producer, minute, *astuple(sums))
         for (kind, group), histogram in self._spreads.items():
             buckets = dict(histogram.buckets)
             yield Spread(kind, *names[group], buckets, histogram.sum, histogram.most)
-        for group, term, index, time_ms in self._elections:
-            time_ms = time_ms or self._last_time.get(group, 0)
-            yield Election(*names[group], group, term, index, time_ms)
+        for one in self._elections:
+            time_ms = one.time_ms or self._last_time.get(one.group, 0)
+            yield Election(*names[one.group], one.group, one.term, one.index, time_ms)
 
     def _read(self, task: Task, file: storage.File) -> None:
         walk = Walk(file.read, task.uid, task.capacity)
@@ -156,7 +198,7 @@ class _Counting:
             if record.entry_type == DATA:
                 self._batch(record, payload)
             elif record.entry_type == NOOP:
-                self._elections.append([record.group, record.term, record.index, 0])
+                self._elections.append(_OpenElection(record.group, record.term, record.index))
 
     def _batch(self, record: f.Record, payload: memoryview) -> None:
         group, time_ms, number = record.group, record.time_ms, record.count
@@ -168,11 +210,11 @@ class _Counting:
         key = (group, head.producer, time_ms // MINUTE_MS)
         sums = self._counts.get(key)
         if sums is None:
-            sums = self._counts[key] = [0, 0, 0, 0]
-        sums[0] += 1
-        sums[1] += number
-        sums[2] += record.length
-        sums[3] += head.body_bytes
+            sums = self._counts[key] = Sums()
+        sums.entries += 1
+        sums.messages += number
+        sums.bytes += record.length
+        sums.body_bytes += head.body_bytes
         histogram = self._spread(SIZE, group)
         for size, times in sizes:
             histogram.add(size, times)
@@ -180,13 +222,13 @@ class _Counting:
         if time_ms >= head.time_ms > 0:
             self._spread(SENT, group).add(time_ms - head.time_ms, number)
         if not record.flags & f.RELOCATED:  # the next hint after a relocated entry is much later
-            self._waiting.setdefault(group, []).append((record.index, time_ms, number))
+            self._waiting.setdefault(group, []).append(_Unhinted(record.index, time_ms, number))
         self._last_time[group] = time_ms
         for election in reversed(self._elections):
-            if election[3]:
+            if election.time_ms:
                 break
-            if election[0] == group:
-                election[3] = time_ms
+            if election.group == group:
+                election.time_ms = time_ms
 
     def _spread(self, kind: str, group: int) -> _Histogram:
         histogram = self._spreads.get((kind, group))
@@ -196,11 +238,11 @@ class _Counting:
 
     def _hint(self, hint: f.Record) -> None:
         waiting = self._waiting[hint.group]
-        done = [one for one in waiting if one[0] <= hint.index]
+        done = [one for one in waiting if one.index <= hint.index]
         self._waiting[hint.group] = waiting[len(done) :]
         histogram = self._spread(HINT, hint.group)
-        for _, time_ms, number in done:
-            histogram.add(max(0, hint.time_ms - time_ms), number)
+        for unhinted in done:
+            histogram.add(max(0, hint.time_ms - unhinted.time_ms), unhinted.messages)
 
 
 # -- putting together -----------------------------------------------------------------------------
@@ -208,11 +250,7 @@ class _Counting:
 
 def sum_counts(key: tuple[str, int, int, int], rows: Iterable[Count]) -> Count:
     """Add up rows of one key."""
-    sums = [0, 0, 0, 0]
-    for row in rows:
-        for place, value in enumerate(row[4:]):
-            sums[place] += value
-    return Count(*key, *sums)
+    return Count(*key, *astuple(Sums.of(rows)))
 
 
 def sum_spreads(key: tuple[str, str, int], rows: Iterable[Spread]) -> Spread:

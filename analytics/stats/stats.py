@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from typing import Any
 
 from myqueue.analytics.log.catalog import Catalog
 from myqueue.analytics.log.plan import SPLIT_BYTES, Wanted, committed_ranges, entry_tasks
 from myqueue.analytics.spread import Judge, Spreader
 from myqueue.analytics.stats import count_task
-from myqueue.analytics.stats.count_task import Count, Election, Spread
+from myqueue.analytics.stats.count_task import Count, Election, Spread, Sums
 from myqueue.analytics.verify.commit_point import (
     CommitJudge,
     Judgement,
@@ -116,17 +117,16 @@ class _Totals:
     """Totals by partition, by producer and by minute."""
 
     def __init__(self) -> None:
-        self._partitions: defaultdict[tuple[str, int], list[int]] = defaultdict(lambda: [0] * 4)
-        self._producers: defaultdict[int, list[int]] = defaultdict(lambda: [0] * 4)
+        self._partitions: defaultdict[tuple[str, int], Sums] = defaultdict(Sums)
+        self._producers: defaultdict[int, Sums] = defaultdict(Sums)
         self._minutes: defaultdict[str, Counter[int]] = defaultdict(Counter)
         self._minute_bytes: Counter[int] = Counter()
         self._spreads: list[Spread] = []
         self.elections: list[Election] = []
 
     def count(self, one: Count) -> None:
-        for sums in (self._partitions[one.topic, one.partition], self._producers[one.producer]):
-            for place, value in enumerate(one[4:]):
-                sums[place] += value
+        self._partitions[one.topic, one.partition].add(one)
+        self._producers[one.producer].add(one)
         if one.minute:
             self._minutes[one.topic][one.minute] += one.messages
             self._minute_bytes[one.minute] += one.bytes
@@ -135,28 +135,23 @@ class _Totals:
         self._spreads.append(one)
 
     def facts(self) -> dict[str, Any]:
-        totals = [sum(column) for column in zip(*self._partitions.values(), strict=True)]
-        entries, messages, size, body = totals or [0, 0, 0, 0]
+        total = Sums.of(self._partitions.values())
+        overhead = total.bytes - self._sum(count_task.SIZE)
         topics = sorted({topic for topic, _ in self._partitions})
         return {
-            "entries": entries,
-            "messages": messages,
-            "bytes": size,
-            "body_bytes": body,
-            "messages_per_batch": messages / entries if entries else 0.0,
-            "overhead_per_message": (size - self._sum(count_task.SIZE)) / messages
-            if messages
-            else 0,
+            **asdict(total),
+            "messages_per_batch": total.messages / total.entries if total.entries else 0.0,
+            "overhead_per_message": overhead / total.messages if total.messages else 0,
             "topics": [self._topic(topic) for topic in topics],
             "partitions": [
-                {"topic": topic, "partition": partition, **_named(sums)}
+                {"topic": topic, "partition": partition, **asdict(sums)}
                 for (topic, partition), sums in sorted(self._partitions.items())
             ],
             "producers_known": len(self._producers),
             "producers": [
-                {"producer": producer, **_named(sums)}
+                {"producer": producer, **asdict(sums)}
                 for producer, sums in sorted(
-                    self._producers.items(), key=lambda item: (-item[1][1], item[0])
+                    self._producers.items(), key=lambda item: (-item[1].messages, item[0])
                 )[:PRODUCERS_SHOWN]
             ],
             "minutes": self._curves(),
@@ -174,14 +169,14 @@ class _Totals:
 
     def _topic(self, topic: str) -> dict[str, Any]:
         its = [sums for (name, _), sums in self._partitions.items() if name == topic]
-        sums = [sum(column) for column in zip(*its, strict=True)]
-        most = max(one[1] for one in its)
-        mean = sums[1] / len(its)
+        sums = Sums.of(its)
+        most = max(one.messages for one in its)
+        mean = sums.messages / len(its)
         sizes = self._told(count_task.SIZE, topic)
         return {
             "topic": topic,
             "partitions": len(its),
-            **_named(sums),
+            **asdict(sums),
             "skew": most / mean if mean else 1.0,
             "p50_bytes": sizes["p50"],
             "p99_bytes": sizes["p99"],
@@ -230,10 +225,6 @@ class _Totals:
             "messages": {topic: curve(its) for topic, its in sorted(self._minutes.items())},
             "bytes": curve(self._minute_bytes),
         }
-
-
-def _named(sums: list[int]) -> dict[str, int]:
-    return dict(zip(("entries", "messages", "bytes", "body_bytes"), sums, strict=True))
 
 
 def _replicas(catalog: Catalog, ranges: dict[int, tuple[int, int]]) -> Iterator[dict[str, Any]]:

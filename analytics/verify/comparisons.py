@@ -40,6 +40,7 @@ def _entries(block: Block) -> Iterator[tuple[int, int, int, int]]:
 
 def _told(group: int, key: tuple[int, int], blocks: list[Block], names: Any) -> Iterator[Finding]:
     """A finding for each copy that differs from most others; from the first copy in a tie."""
+    at_index, at_term = key
     copies = [
         (digest, block, position)
         for block in blocks
@@ -56,7 +57,7 @@ def _told(group: int, key: tuple[int, int], blocks: list[Block], names: Any) -> 
     )
     for digest, block, position in copies:
         if digest != usual:
-            what = f"entry {key[0]} of term {key[1]} has other bytes here than on {others}"
+            what = f"entry {at_index} of term {at_term} has other bytes here than on {others}"
             yield Finding(
                 WRONG,
                 "bytes",
@@ -65,7 +66,7 @@ def _told(group: int, key: tuple[int, int], blocks: list[Block], names: Any) -> 
                 names.segments.get((block.disk, block.number), str(block.number)),
                 position,
                 group,
-                key[0],
+                at_index,
             )
 
 
@@ -143,8 +144,8 @@ def judge_acks(rows: Iterable[Pieces], start: int) -> Iterator[Finding | int]:
                 stored[offset] = crc
                 continue
             looked += 1
-            before = acked.setdefault(offset, (crc, row.place))
-            if before[0] != crc:
+            first_crc, _ = acked.setdefault(offset, (crc, row.place))
+            if first_crc != crc:
                 what = f"{where}: two different messages were acknowledged at offset {offset}"
                 yield Finding(WRONG, "ack", what, "", row.place, 0, 0, offset)
     for offset, (crc, place) in acked.items():

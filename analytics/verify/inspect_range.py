@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 from myqueue.analytics.log import batch, storage
@@ -32,16 +32,23 @@ from myqueue.analytics.verify.inspection_rows import (
     BLOCK_BITS,
     CORRUPT,
     TORN,
+    BatchRun,
     Block,
+    Change,
+    Command,
     Event,
     Finding,
+    Gap,
     Gone,
+    GroupSums,
     Inspection,
     Range,
     Replayed,
     Row,
     Run,
+    SnapshotPart,
     Step,
+    TermStart,
 )
 from myqueue.errors import FormatUnknown
 from myqueue.wal import format as f
@@ -62,15 +69,44 @@ def inspect(order: Inspection) -> Iterator[Row]:
         file.close()
 
 
+class _Columns(NamedTuple):
+    """The columns of a `Block` to which more entries may be added."""
+
+    indices: array[int]
+    terms: array[int]
+    digests: array[int]
+    positions: array[int]
+
+
+class _OpenStep:
+    """A `Step` to which more entries may be added."""
+
+    __slots__ = ("changes", "first", "last", "position")
+
+    def __init__(self, record: f.Record) -> None:
+        self.first = self.last = record.index
+        self.position = record.position
+        self.changes: list[Change] = []
+
+
+class _OpenSums:
+    """`GroupSums` that still grow."""
+
+    __slots__ = ("bytes", "entries", "kinds")
+
+    def __init__(self) -> None:
+        self.entries = self.bytes = self.kinds = 0
+
+
 class _Inspector:
     def __init__(self, order: Inspection, file: storage.File) -> None:
         self._order, self._task = order, order.task
         self._walk = Walk(file.read, self._task.uid, self._task.capacity)
         self._runs: dict[int, OpenRun] = {}
-        self._blocks: dict[tuple[int, int], tuple[array[int], ...]] = {}
-        self._steps: dict[int, list[Any]] = {}
+        self._blocks: dict[tuple[int, int], _Columns] = {}
+        self._steps: dict[int, _OpenStep] = {}
         self._commits: dict[int, Event] = {}  # by group: the newest hint that was not yielded yet
-        self._sums: dict[int, list[int]] = {}
+        self._sums: dict[int, _OpenSums] = {}
         self._records = self._entries = self._messages = self._bytes = 0
         self._batch: tuple[int, int, int] | None = None  # end, records before it, announced
         self._flush = 0
@@ -115,7 +151,10 @@ class _Inspector:
             yield Block(group, block, task.disk, task.number, *raw)
         for group in list(self._steps):
             yield from self._end_step(group)
-        sums = {group: (one[0], one[1], one[2]) for group, one in self._sums.items()}
+        sums = {
+            group: GroupSums(open_.entries, open_.bytes, open_.kinds)
+            for group, open_ in self._sums.items()
+        }
         yield Range(
             task.disk,
             task.number,
@@ -191,11 +230,11 @@ class _Inspector:
     def _sum(self, record: f.Record) -> None:
         sums = self._sums.get(record.group)
         if sums is None:
-            sums = self._sums[record.group] = [0, 0, 0]
-        sums[2] |= f.footer_bits(record.kind, record.flags)
+            sums = self._sums[record.group] = _OpenSums()
+        sums.kinds |= f.footer_bits(record.kind, record.flags)
         if record.kind == f.ENTRY:
-            sums[0] += 1
-            sums[1] += HEADER + record.length
+            sums.entries += 1
+            sums.bytes += HEADER + record.length
 
     def _entry(self, record: f.Record, payload: memoryview) -> Iterator[Row]:
         self._note_entry(record)
@@ -235,73 +274,42 @@ class _Inspector:
         key = (record.group, record.index >> BLOCK_BITS)
         columns = self._blocks.get(key)
         if columns is None:
-            columns = self._blocks[key] = (array("Q"), array("Q"), array("Q"), array("I"))
-        columns[0].append(record.index)
-        columns[1].append(record.term)
-        columns[2].append(digest)
-        columns[3].append(record.position)
+            columns = _Columns(array("Q"), array("Q"), array("Q"), array("I"))
+            self._blocks[key] = columns
+        columns.indices.append(record.index)
+        columns.terms.append(record.term)
+        columns.digests.append(digest)
+        columns.positions.append(record.position)
 
     # -- what changes the state ----------------------------------------------------------------
 
     def _step(self, record: f.Record, payload: memoryview) -> Iterator[Row]:
         group, index = record.group, record.index
         step = self._steps.get(group)
-        ends = step is not None and (index != step[3] + 1 or len(step[4]) >= FLUSH_ROWS)
-        if ends or (step is not None and index == self._order.replays[group].split + 1):
+        if step is not None and (
+            index != step.last + 1
+            or len(step.changes) >= FLUSH_ROWS
+            or index == self._order.replays[group].split + 1
+        ):
             yield from self._end_step(group)
             step = None
         if step is None:
-            step = self._steps[group] = [index, self._task.number, record.position, index, []]
-        step[3] = index
-        changes = step[4]
+            step = self._steps[group] = _OpenStep(record)
+        step.last = index
         if record.entry_type == COMMAND:
-            changes.append(("c", index, record.offset, record.time_ms, bytes(payload)))
+            step.changes.append(Command(index, record.offset, bytes(payload)))
         elif record.entry_type == DATA:
             try:
                 head = batch.head(payload)
             except batch.BadBatch:  # a finding already
                 return
-            last = changes[-1] if changes else None
-            offset, count, size = record.offset, record.count, record.length
-            if (
-                last
-                and last[0] == "p"
-                and (last[1], last[2], last[3] + last[5])
-                == (*(head.producer, head.epoch, head.sequence),)
-            ):
-                _, producer, epoch, sequence, begin, before, _, bytes_, _ = last
-                if begin + before == offset:
-                    changes[-1] = (
-                        "p",
-                        producer,
-                        epoch,
-                        sequence,
-                        begin,
-                        before + count,
-                        index,
-                        bytes_ + size,
-                        max(last[8], record.time_ms),
-                    )
-                    return
-            changes.append(
-                (
-                    "p",
-                    head.producer,
-                    head.epoch,
-                    head.sequence,
-                    offset,
-                    count,
-                    index,
-                    size,
-                    record.time_ms,
-                )
-            )
+            _add_batch(step.changes, record, head)
 
     def _end_step(self, group: int) -> Iterator[Row]:
         step = self._steps.pop(group, None)
         if step is not None:
-            first, number, position, last, changes = step
-            yield Step(self._task.disk, group, first, number, position, last, changes)
+            place = (self._task.number, step.position)
+            yield Step(self._task.disk, group, step.first, *place, step.last, step.changes)
 
     # -- all other records ---------------------------------------------------------------------
 
@@ -334,9 +342,9 @@ class _Inspector:
         if kind == f.SNAPSHOT:
             replay = self._order.replays.get(group)
             if replay is not None and replay.snapshot == (record.index, record.term):
-                change = ("s", record.index, record.count, record.flags, bytes(payload))
+                part = SnapshotPart(record.count, bytes(payload))
                 place = (self._task.number, record.position)
-                yield Step(self._task.disk, group, record.index, *place, record.index, [change])
+                yield Step(self._task.disk, group, record.index, *place, record.index, [part])
         hint = self._commits.pop(group, None)
         if hint is not None:
             yield hint
@@ -399,8 +407,8 @@ class OpenRun:
         self.first = self.last = record.index
         self.position = self.end_position = record.position
         self.first_offset, self.next_offset = record.offset, record.offset + record.count
-        self.terms = [(record.index, record.term, record.position)]
-        self.gaps: list[tuple[int, int, int, int]] = []
+        self.terms = [TermStart(record.index, record.term, record.position)]
+        self.gaps: list[Gap] = []
         self.flags = record.flags & f.RELOCATED
 
     def is_continued_by(self, record: f.Record) -> bool:
@@ -408,10 +416,10 @@ class OpenRun:
 
     def add(self, record: f.Record) -> None:
         self.last, self.end_position = record.index, record.position
-        if record.term != self.terms[-1][1]:
-            self.terms.append((record.index, record.term, record.position))
+        if record.term != self.terms[-1].term:
+            self.terms.append(TermStart(record.index, record.term, record.position))
         if record.offset != self.next_offset:
-            self.gaps.append((record.index, record.offset, self.next_offset, record.position))
+            self.gaps.append(Gap(record.index, record.offset, self.next_offset, record.position))
         self.next_offset = record.offset + record.count
 
     def row(self, group: int, disk: str, number: int) -> Run:
@@ -431,6 +439,40 @@ class OpenRun:
         )
 
 
+def _add_batch(changes: list[Change], record: f.Record, head: batch.Head) -> None:
+    """Add a batch; to the last change, if it continues that one."""
+    last = changes[-1] if changes else None
+    if (
+        isinstance(last, BatchRun)
+        and last.sequence + last.count == head.sequence
+        and last.offset + last.count == record.offset
+        and (last.producer, last.epoch) == (head.producer, head.epoch)
+    ):
+        changes[-1] = BatchRun(
+            last.producer,
+            last.epoch,
+            last.sequence,
+            last.offset,
+            last.count + record.count,
+            record.index,
+            last.bytes + record.length,
+            max(last.time_ms, record.time_ms),
+        )
+        return
+    changes.append(
+        BatchRun(
+            head.producer,
+            head.epoch,
+            head.sequence,
+            record.offset,
+            record.count,
+            record.index,
+            record.length,
+            record.time_ms,
+        )
+    )
+
+
 def _batch_problem(record: f.Record, payload: memoryview) -> str:
     try:
         head = batch.head(payload)
@@ -448,4 +490,4 @@ def _is_in_force(replay: Replayed, number: int, record: f.Record) -> bool:
     if not replay.after < index <= replay.upto:
         return False
     place = (number, record.position)
-    return not any((cut[0], cut[1]) > place and cut[2] <= index for cut in replay.cuts)
+    return not any(cut.place > place and cut.index <= index for cut in replay.cuts)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from myqueue.analytics.log.catalog import Cut
 from myqueue.analytics.log.plan import Task
 
 CORRUPT, TORN, WRONG = "corrupt", "torn", "wrong"
@@ -33,6 +34,19 @@ class Gone(NamedTuple):
     location: str
 
 
+class GroupSums(NamedTuple):
+    """Counts of one group's records, as a segment's footer has them."""
+
+    entries: int = 0
+    bytes: int = 0  # of entries, with headers
+    kinds: int = 0  # a bit for each kind of record
+
+    def plus(self, other: GroupSums) -> GroupSums:
+        return GroupSums(
+            self.entries + other.entries, self.bytes + other.bytes, self.kinds | other.kinds
+        )
+
+
 class Range(NamedTuple):
     """Where the reading of a range began and ended, and counts of what it holds."""
 
@@ -44,7 +58,24 @@ class Range(NamedTuple):
     entries: int
     messages: int
     bytes: int
-    sums: dict[int, tuple[int, int, int]]  # group → entries, bytes with headers, kinds
+    sums: dict[int, GroupSums]  # by group
+
+
+class TermStart(NamedTuple):
+    """The first entry of a run, and each entry with another term than the one before it."""
+
+    index: int  # type: ignore[assignment]
+    term: int
+    position: int
+
+
+class Gap(NamedTuple):
+    """An entry whose offset is not the one that follows."""
+
+    index: int  # type: ignore[assignment]
+    offset: int
+    expected: int
+    position: int
 
 
 class Run(NamedTuple):
@@ -59,9 +90,9 @@ class Run(NamedTuple):
     last: int
     first_offset: int
     next_offset: int
-    terms: list[tuple[int, int, int]]  # (first index, term, position) where the term changes
+    terms: list[TermStart]
     relocated: bool
-    gaps: list[tuple[int, int, int, int]]  # (index, offset, expected, position)
+    gaps: list[Gap]
 
 
 class Event(NamedTuple):
@@ -92,12 +123,40 @@ class Block(NamedTuple):
     positions: bytes  # 4 bytes each
 
 
-class Step(NamedTuple):
-    """Entries first … last of one group that are in force, as far as they change its state.
+class BatchRun(NamedTuple):
+    """Batches of one producer that continue each other, and one another's offsets."""
 
-    `changes`: ("p", producer, epoch, sequence, offset, count, index, bytes, time) for batches that
-    continue each other; ("c", index, offset, time, payload) for a command; ("s", index, count,
-    flags, payload) for a part of a snapshot.
+    producer: int
+    epoch: int
+    sequence: int  # of the first message
+    offset: int
+    count: int  # type: ignore[assignment]  # tuple.count is not used
+    index: int  # type: ignore[assignment]  # of the last entry
+    bytes: int
+    time_ms: int  # the latest one
+
+
+class Command(NamedTuple):
+    """The entry of a command."""
+
+    index: int  # type: ignore[assignment]
+    offset: int
+    payload: bytes
+
+
+class SnapshotPart(NamedTuple):
+    """One part of the snapshot to begin with."""
+
+    number: int
+    payload: bytes
+
+
+Change = BatchRun | Command | SnapshotPart
+
+
+class Step(NamedTuple):
+    """Entries first … last of one group that are in force, as far as they change its state; or one
+    part of a snapshot.
     """
 
     disk: str
@@ -106,7 +165,7 @@ class Step(NamedTuple):
     number: int
     position: int
     last: int
-    changes: list[tuple[Any, ...]]
+    changes: list[Change]
 
 
 class Replayed(NamedTuple):
@@ -118,7 +177,7 @@ class Replayed(NamedTuple):
     upto: int
     split: int  # no step goes over this index: the state is looked at there
     snapshot: tuple[int, int] | None  # (index, term) of the state to begin with
-    cuts: tuple[tuple[int, int, int], ...]  # (segment, position, index)
+    cuts: tuple[Cut, ...]
 
 
 class Inspection(NamedTuple):

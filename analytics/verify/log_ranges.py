@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from myqueue.analytics.log.discovery import Log, Segment
-from myqueue.analytics.verify.inspection_rows import CORRUPT, Finding, Range
+from myqueue.analytics.verify.inspection_rows import CORRUPT, Finding, GroupSums, Range
 from myqueue.wal import format as f
 
 OWNER_AT = 48
@@ -56,27 +56,24 @@ def judge_ranges(
     Ranges are sorted by position. If damage was found (not `clean`), the footer is not checked: it
     would only report the same damage once more.
     """
-    sums: dict[int, list[int]] = {}
+    sums: dict[int, GroupSums] = {}
     before: Range | None = None
     for one in ranges:
         # Ranges after the end of an open segment hold no records, and that is right.
         if before is not None and before.end < one.begin and one.records:
             what = f"no valid record from here up to position {one.begin}"
             yield _finding(log, segment, "header", what, before.end)
-        for group, (entries, size, kinds) in one.sums.items():
-            total = sums.setdefault(group, [0, 0, 0])
-            total[0] += entries
-            total[1] += size
-            total[2] |= kinds
+        for group, its_sums in one.sums.items():
+            sums[group] = sums.get(group, GroupSums()).plus(its_sums)
         before = one
     if segment.rows is not None and clean:
         yield from _footer(log, segment, sums)
 
 
-def _footer(log: Log, segment: Segment, sums: dict[int, list[int]]) -> Iterator[Finding]:
+def _footer(log: Log, segment: Segment, sums: dict[int, GroupSums]) -> Iterator[Finding]:
     """Compare what the footer counted at the time of writing with what is there now."""
     for row in segment.rows or ():
-        entries, size, kinds = sums.pop(row.group, [0, 0, 0])
+        entries, size, kinds = sums.pop(row.group, GroupSums())
         if (entries, size, kinds) != (row.entries, row.entry_bytes, row.kinds):
             what = (
                 f"the footer counts {row.entries} entries of {row.entry_bytes} bytes, kinds "

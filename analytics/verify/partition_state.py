@@ -10,10 +10,17 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from dataclasses import astuple, dataclass, field
 from typing import Any, Final, NamedTuple
 
 from myqueue.analytics.log.msgpack_values import BadPack, pack, unpack
-from myqueue.analytics.verify.inspection_rows import WRONG, Finding, Step
+from myqueue.analytics.verify.inspection_rows import (
+    WRONG,
+    BatchRun,
+    Finding,
+    SnapshotPart,
+    Step,
+)
 
 FORM, COMMIT, TAKE, START, FORGET, KEY_STEP = 1, 1, 2, 3, 4, 5
 PRODUCERS_MAX: Final = 10_000
@@ -42,70 +49,101 @@ class Rebuilt(NamedTuple):
     value: bytes
 
 
+@dataclass(slots=True)
+class SequenceRun:
+    """Messages of one producer whose sequences and offsets follow each other."""
+
+    sequence: int
+    offset: int
+    count: int
+
+
+@dataclass(slots=True)
+class Session:
+    """One producer, as the partition remembers it."""
+
+    epoch: int
+    index: int  # of its last entry
+    runs: list[SequenceRun]
+
+
+@dataclass(slots=True)
+class Position:
+    """One consumer's position, and its last takes by key."""
+
+    offset: int | None
+    member: int = 0
+    assignment: int = 0
+    takes: dict[bytes, tuple[int, int]] = field(default_factory=dict)  # key → (first, next)
+
+
+class OldTake(NamedTuple):
+    """A take that is older than the last KEYS_MAX of its consumer."""
+
+    first: int
+    next: int
+    number: int
+
+
+class BatchKey(NamedTuple):
+    """A batch with a key of its own."""
+
+    offset: int
+    messages: int
+    time_ms: int
+
+
 class Rebuilder:
     """The state of one partition on one replica."""
 
     def __init__(self) -> None:
         self.end = self.start = self.bytes_total = self.bytes_gone = self.time_ms = 0
         self.start_index = 1
-        # producer → [epoch, index of its last entry, runs], least recently written first
-        self.sessions: OrderedDict[int, list[Any]] = OrderedDict()
-        # consumer → [offset, member, assignment, {key: (first, next)}]
-        self.positions: dict[str, list[Any]] = {}
-        # (key, consumer) of takes older than the last KEYS_MAX of their consumer
-        # → (first, next, number), oldest first
-        self.takes: OrderedDict[tuple[bytes, str], tuple[int, int, int]] = OrderedDict()
-        # key of a batch → (offset, messages, stamp), oldest first
-        self.keys: OrderedDict[int, tuple[int, int, int]] = OrderedDict()
+        self.sessions: OrderedDict[int, Session] = OrderedDict()  # least recently written first
+        self.positions: dict[str, Position] = {}  # by consumer
+        # by key and consumer, oldest first
+        self.takes: OrderedDict[tuple[bytes, str], OldTake] = OrderedDict()
+        self.keys: OrderedDict[int, BatchKey] = OrderedDict()  # by key, oldest first
         # ends of the partition at the last steps by which keys age, oldest first
         self.steps: list[int] = []
 
     # -- batches -------------------------------------------------------------------------------
 
-    def batches(
-        self,
-        producer: int,
-        epoch: int,
-        sequence: int,
-        offset: int,
-        count: int,
-        index: int,
-        size: int,
-        time_ms: int,
-    ) -> str:
+    def batches(self, batches: BatchRun) -> str:
         """Apply batches that continue each other; return "" or how their sequence is wrong."""
-        self.end = offset + count
-        self.bytes_total += size
-        self.time_ms = max(self.time_ms, time_ms)
+        self.end = batches.offset + batches.count
+        self.bytes_total += batches.bytes
+        self.time_ms = max(self.time_ms, batches.time_ms)
+        producer, epoch = batches.producer, batches.epoch
         if epoch == KEYED_EPOCH:
-            return self._keyed(producer << 64 | sequence, offset, count)
+            key = producer << 64 | batches.sequence
+            return self._keyed(key, batches.offset, batches.count)
         if not producer:
             return ""
-        known = self.sessions.get(producer)
-        problem = _problem(known, epoch, sequence)
-        if known is None:
-            if len(self.sessions) >= PRODUCERS_MAX:
-                self.sessions.popitem(last=False)
-            self.sessions[producer] = [epoch, index, [[sequence, offset, count]]]
-        elif epoch < known[0]:
+        session = self.sessions.get(producer)
+        problem = _problem(session, epoch, batches.sequence)
+        if session is not None and epoch < session.epoch:
             return problem
-        elif epoch > known[0]:
-            known[:] = [epoch, index, [[sequence, offset, count]]]
+        run = SequenceRun(batches.sequence, batches.offset, batches.count)
+        if session is not None and epoch == session.epoch:
+            _lengthen(session.runs, run)
+            session.index = batches.index
         else:
-            _lengthen(known[2], sequence, offset, count)
-            known[1] = index
+            if session is None and len(self.sessions) >= PRODUCERS_MAX:
+                self.sessions.popitem(last=False)
+            self.sessions[producer] = Session(epoch, batches.index, [run])
         self.sessions.move_to_end(producer)
         return problem
 
     def _keyed(self, key: int, offset: int, count: int) -> str:
         if key in self.keys:
             return f"the batch of key {key:032x} is there twice"
-        self.keys[key] = offset, count, self.time_ms
+        self.keys[key] = BatchKey(offset, count, self.time_ms)
         while len(self.keys) > BATCH_KEYS_MAX:
             self.keys.popitem(last=False)
         if not self.steps:
             too_old = self.time_ms - BATCH_KEY_AGE_MS
-            while next(iter(self.keys.values()))[2] < too_old:
+            while next(iter(self.keys.values())).time_ms < too_old:
                 self.keys.popitem(last=False)
         return ""
 
@@ -113,8 +151,8 @@ class Rebuilder:
         """Let batch keys age by one step."""
         self.steps = [*self.steps, end][-BATCH_KEY_STEPS - 1 :]
         if len(self.steps) > BATCH_KEY_STEPS:
-            before = self.steps[0]
-            expired = [key for key, (offset, _, _) in self.keys.items() if offset < before]
+            before, *_ = self.steps
+            expired = [key for key, batch in self.keys.items() if batch.offset < before]
             for key in expired:
                 del self.keys[key]
 
@@ -124,10 +162,12 @@ class Rebuilder:
         """Apply a command; `end` is the partition's end offset there. BadPack if it is unknown."""
         operation, *fields = unpack(payload)
         if operation == COMMIT:
-            for consumer, offset, member, assignment in fields[0]:
+            (commits,) = fields
+            for consumer, offset, member, assignment in commits:
                 self._commit(consumer, offset, member, assignment, end)
         elif operation == TAKE:
-            for consumer, key, most, *more in fields[0]:
+            (takes,) = fields
+            for consumer, key, most, *more in takes:
                 self._take(consumer, key, most, end, any(more))
         elif operation == START:
             offset, index, size = fields
@@ -135,12 +175,13 @@ class Rebuilder:
                 self.start, self.start_index = offset, index
                 self.bytes_gone += size
         elif operation == FORGET:
-            for consumer, member, assignment in fields[0]:
-                known = self.positions.get(consumer)
-                if known is not None and (assignment, member) >= (known[2], known[1]):
+            (forgotten,) = fields
+            for consumer, member, assignment in forgotten:
+                position = self.positions.get(consumer)
+                if position is not None and (assignment, member) >= _owner(position):
                     del self.positions[consumer]
-                    for take in [one for one in self.takes if one[1] == consumer]:
-                        del self.takes[take]
+                    for key in [key for key, name in self.takes if name == consumer]:
+                        del self.takes[key, consumer]
         elif operation == KEY_STEP:
             self._step(end)
         else:
@@ -148,35 +189,38 @@ class Rebuilder:
 
     def _commit(self, consumer: str, offset: int, member: int, assignment: int, end: int) -> None:
         """Move a consumer's position. NO_OFFSET moves nothing and only fences older owners."""
-        known, fences = self.positions.get(consumer), offset == NO_OFFSET
-        if known is None:
-            if len(self.positions) >= CONSUMERS_MAX or (offset > end and not fences):
-                return
-            known = self.positions[consumer] = [None, 0, 0, {}]
-        elif (assignment, member) < (known[2], known[1]) or (offset > end and not fences):
+        position, fences = self.positions.get(consumer), offset == NO_OFFSET
+        if offset > end and not fences:
             return
-        if not fences and (known[0] is None or offset > known[0] or assignment > known[2]):
-            known[0] = offset
-        known[1], known[2] = member, assignment
+        if position is None:
+            if len(self.positions) >= CONSUMERS_MAX:
+                return
+            position = self.positions[consumer] = Position(None)
+        elif (assignment, member) < _owner(position):
+            return
+        before = position.offset
+        if not fences and (before is None or offset > before or assignment > position.assignment):
+            position.offset = offset
+        position.member, position.assignment = member, assignment
 
     def _take(self, consumer: str, key: bytes, most: int, end: int, nothing_too: bool) -> None:
-        known = self.positions.get(consumer)
-        if (known is not None and key in known[3]) or (key, consumer) in self.takes:
+        position = self.positions.get(consumer)
+        if (position is not None and key in position.takes) or (key, consumer) in self.takes:
             return
-        first = self.start if known is None else max(known[0] or 0, self.start)
+        first = self.start if position is None else max(position.offset or 0, self.start)
         behind = max(first, min(first + most, end))
         if behind == first and not nothing_too:
             return
-        if known is None:
+        if position is None:
             if len(self.positions) >= CONSUMERS_MAX:
                 return
-            known = self.positions[consumer] = [behind, 0, 0, {}]
-        known[0] = behind
-        known[3][key] = (first, behind)
-        if len(known[3]) > KEYS_MAX:
-            oldest = next(iter(known[3]))
-            last = next(reversed(self.takes.values())) if self.takes else (0, 0, -1)
-            self.takes[oldest, consumer] = (*known[3].pop(oldest), last[2] + 1)
+            position = self.positions[consumer] = Position(behind)
+        position.offset = behind
+        position.takes[key] = (first, behind)
+        if len(position.takes) > KEYS_MAX:
+            oldest = next(iter(position.takes))
+            number = next(reversed(self.takes.values())).number + 1 if self.takes else 0
+            self.takes[oldest, consumer] = OldTake(*position.takes.pop(oldest), number)
             if len(self.takes) > OLDER_TAKES_MAX:
                 self.takes.popitem(last=False)
 
@@ -196,27 +240,30 @@ class Rebuilder:
             self.bytes_gone,
             self.time_ms,
         ) = meta
-        sessions.sort(key=lambda row: row[2])
-        self.sessions = OrderedDict((row[0], row[1:]) for row in sessions)
+        by_producer = {
+            producer: Session(epoch, index, [SequenceRun(*run) for run in runs])
+            for producer, epoch, index, runs in sessions
+        }
+        self.sessions = OrderedDict(sorted(by_producer.items(), key=lambda row: row[1].index))
         self.positions = {
-            name: [offset, member, assignment, {key: (a, b) for key, a, b in taken}]
+            name: Position(offset, member, assignment, {key: (a, b) for key, a, b in taken})
             for name, offset, member, assignment, taken in positions
         }
-        keys = sorted(more[0], key=lambda row: row[1]) if more else []
-        self.keys = OrderedDict((int.from_bytes(name, "big"), tuple(at)) for name, *at in keys)
-        self.steps = list(more[2]) if len(more) > 2 else []
-        takes = sorted(more[1], key=lambda row: row[3]) if len(more) > 1 else []
-        self.takes = OrderedDict(
-            ((name[:16], name[16:].decode()), tuple(at)) for name, *at in takes
-        )
+        # A state of an older version ends before the keys, the takes or the steps.
+        keys, takes, steps = (*more, [], [], [])[:3]
+        batches = {int.from_bytes(name, "big"): BatchKey(*fields) for name, *fields in keys}
+        self.keys = OrderedDict(sorted(batches.items(), key=lambda row: row[1].offset))
+        self.steps = list(steps)
+        old_takes = {(name[:16], name[16:].decode()): OldTake(*fields) for name, *fields in takes}
+        self.takes = OrderedDict(sorted(old_takes.items(), key=lambda row: row[1].number))
         return int(applied)
 
     def rows(self) -> Iterator[tuple[bytes, bytes]]:
         """The rows as the store holds them, in the order of their keys."""
         for name in sorted(self.positions, key=str.encode):
-            offset, member, assignment, taken = self.positions[name]
-            keys = [[key, first, behind] for key, (first, behind) in taken.items()]
-            yield b"c" + name.encode(), pack([offset, member, assignment, keys])
+            at = self.positions[name]
+            keys = [[key, first, behind] for key, (first, behind) in at.takes.items()]
+            yield b"c" + name.encode(), pack([at.offset, at.member, at.assignment, keys])
         for batch in sorted(self.keys):
             yield b"k" + batch.to_bytes(16, "big"), pack(list(self.keys[batch]))
         meta = [
@@ -229,33 +276,43 @@ class Rebuilder:
         ]
         yield b"m", pack([FORM, *meta])
         for producer in sorted(self.sessions):
-            yield b"p" + producer.to_bytes(8, "big"), pack(self.sessions[producer])
+            yield b"p" + producer.to_bytes(8, "big"), pack(_as_list(self.sessions[producer]))
         if self.steps:
             yield b"s", pack(self.steps)
-        for key, consumer in sorted(self.takes, key=lambda one: one[0] + one[1].encode()):
-            yield b"t" + key + consumer.encode(), pack(list(self.takes[key, consumer]))
+        takes = {key + name.encode(): take for (key, name), take in self.takes.items()}
+        for row_key in sorted(takes):
+            yield b"t" + row_key, pack(list(takes[row_key]))
 
 
-def _problem(known: list[Any] | None, epoch: int, sequence: int) -> str:
+def _as_list(session: Session) -> list[Any]:
+    """A session as the store holds it."""
+    return [session.epoch, session.index, [list(astuple(run)) for run in session.runs]]
+
+
+def _owner(position: Position) -> tuple[int, int]:
+    return position.assignment, position.member
+
+
+def _problem(session: Session | None, epoch: int, sequence: int) -> str:
     """How the sequence is wrong for this producer's session; "" if it is right."""
-    if known is None or epoch > known[0]:
+    if session is None or epoch > session.epoch:
         return "" if sequence == 0 else f"epoch {epoch} begins at sequence {sequence}, not at 0"
-    if epoch < known[0]:
-        return f"epoch {epoch} after epoch {known[0]}"
-    last = known[2][-1]
-    expected = last[0] + last[2]
+    if epoch < session.epoch:
+        return f"epoch {epoch} after epoch {session.epoch}"
+    last = session.runs[-1]
+    expected = last.sequence + last.count
     if sequence == expected:
         return ""
     what = "is there twice" if sequence < expected else "comes too early"
     return f"sequence {sequence} {what}: {expected} would follow"
 
 
-def _lengthen(runs: list[list[int]], sequence: int, offset: int, count: int) -> None:
+def _lengthen(runs: list[SequenceRun], run: SequenceRun) -> None:
     last = runs[-1]
-    if sequence == last[0] + last[2] and offset == last[1] + last[2]:
-        last[2] += count
+    if run.sequence == last.sequence + last.count and run.offset == last.offset + last.count:
+        last.count += run.count
         return
-    runs.append([sequence, offset, count])
+    runs.append(run)
     if len(runs) > RUNS_MAX:
         del runs[0]
 
@@ -278,11 +335,11 @@ def replay(
     problem = ""
     parts: dict[int, bytes] = {}
     for step in steps:
-        if step.changes and step.changes[0][0] == "s":
-            _, _, number, _, payload = step.changes[0]
-            if number == 0:
+        part = step.changes[0] if step.changes else None
+        if isinstance(part, SnapshotPart):
+            if part.number == 0:
                 parts.clear()
-            parts[number] = payload
+            parts[part.number] = part.payload
             continue
         if parts and done == after:
             problem = problem or _restored(state, parts, after)
@@ -334,16 +391,14 @@ def _told(disk: str, group: int, state: Rebuilder, problem: str) -> Iterator[Reb
 
 def _applied(state: Rebuilder, step: Step, done: int) -> Iterator[tuple[str, str, int]]:
     for change in step.changes:
-        if change[0] == "p":
-            _, producer, epoch, sequence, offset, count, index, size, time_ms = change
-            if index <= done:
-                continue
-            problem = state.batches(producer, epoch, sequence, offset, count, index, size, time_ms)
+        if isinstance(change, SnapshotPart) or change.index <= done:
+            continue
+        if isinstance(change, BatchRun):
+            problem = state.batches(change)
             if problem:
-                yield "sequence", f"producer {producer}: {problem}", index
-        elif change[1] > done:
-            _, index, offset, time_ms, payload = change
+                yield "sequence", f"producer {change.producer}: {problem}", change.index
+        else:
             try:
-                state.command(payload, offset)
+                state.command(change.payload, change.offset)
             except (BadPack, ValueError, TypeError) as error:
-                yield "command", f"a command that can't be read: {error}", index
+                yield "command", f"a command that can't be read: {error}", change.index

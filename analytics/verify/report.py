@@ -125,8 +125,8 @@ class Report:
         self.records += row.records
         self.entries += row.entries
         self.messages += row.messages
-        for _, _, kinds in row.sums.values():
-            self.kinds |= kinds
+        for sums in row.sums.values():
+            self.kinds |= sums.kinds
 
     def count_group(self, one: GroupSummary) -> None:
         self.groups.append(one)

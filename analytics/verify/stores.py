@@ -139,6 +139,9 @@ def judge_place(
         yield finding("behind", what, stored.applied)
 
 
+NO_ROW = (b"", b"")
+
+
 def judge_rows(
     state: StoreState, group: int, rebuilt: Iterable[tuple[bytes, bytes]], name: str
 ) -> Iterator[Finding | int]:
@@ -147,20 +150,22 @@ def judge_rows(
     Yields findings, and at the end the number of rows compared.
     """
     applied = state.groups[group].applied
-    ours, theirs = iter(rebuilt), (row for row in state.rows(group) if row[0] != CONFIG_KEY)
+    stored = ((key, value) for key, value in state.rows(group) if key != CONFIG_KEY)
+    ours, theirs = iter(rebuilt), stored
     one, other = next(ours, None), next(theirs, None)
     compared = 0
     while one is not None or other is not None:
         compared += 1
-        if other is None or (one is not None and one[0] < other[0]):
-            what = f"{_called(one)} is in the log, but not in the store"
+        (key, value), (other_key, other_value) = one or NO_ROW, other or NO_ROW
+        if other is None or (one is not None and key < other_key):
+            what = f"{_called(key)} is in the log, but not in the store"
             one = next(ours, None)
-        elif one is None or other[0] < one[0]:
-            what = f"{_called(other)} is in the store, but not in the log"
+        elif one is None or other_key < key:
+            what = f"{_called(other_key)} is in the store, but not in the log"
             other = next(theirs, None)
         else:
-            same = one[1] == other[1]
-            what = "" if same else f"{_called(one)} is another one in the store than by the log"
+            same = value == other_value
+            what = "" if same else f"{_called(key)} is another one in the store than by the log"
             one, other = next(ours, None), next(theirs, None)
         if what:
             what = f"{name}: {what} (state of index {applied})"
@@ -168,8 +173,7 @@ def judge_rows(
     yield compared
 
 
-def _called(row: tuple[bytes, bytes] | None) -> str:
-    key = row[0] if row else b""
+def _called(key: bytes) -> str:
     kind, rest = key[:1], key[1:]
     if kind == b"p" and len(rest) == 8:
         return f"the sequences of producer {int.from_bytes(rest, 'big')}"

@@ -39,6 +39,7 @@ from myqueue.analytics.verify.inspection_rows import (
     Range,
     Replayed,
     Run,
+    SnapshotPart,
     Step,
 )
 from myqueue.analytics.verify.log_ranges import judge_files, judge_ranges
@@ -233,14 +234,15 @@ def _replays(catalog: Catalog, log: Log, state: stores.StoreState | None) -> dic
         upto = max(split, min(group.commit_index, group.right_to(log.disk)))
         after, snapshot = 0, None
         if part.first_index > 1:
-            known = [one for one in part.snapshots if part.first_index - 1 <= one[0]]
-            fitting = [one for one in known if one[0] <= (split or ALL)]
+            fitting = [
+                (index, term)
+                for index, term in part.snapshots
+                if part.first_index - 1 <= index <= (split or ALL)
+            ]
             if not fitting:
                 continue
-            snapshot = min(fitting)
-            after = snapshot[0]
-        cuts = tuple((*cut.place, cut.index) for cut in part.cuts)
-        out[uid] = Replayed(after, upto, split, snapshot, cuts)
+            after, _ = snapshot = min(fitting)
+        out[uid] = Replayed(after, upto, split, snapshot, tuple(part.cuts))
     return out
 
 
@@ -253,10 +255,12 @@ def _judges(
     """Which rows belong together, in which order, and which judge gets them; run by executors."""
 
     def group(part: tuple[Any, ...], rows: Iterator[Any]) -> Iterator[Any]:
-        return judge_group(part[0], rows, names, known.get(part[0], 0))
+        (uid,) = part
+        return judge_group(uid, rows, names, known.get(uid, 0))
 
     def block(part: tuple[Any, ...], rows: Iterator[Any]) -> Iterator[Any]:
-        return judge_block(part[0], rows, names)
+        uid, _ = part
+        return judge_block(uid, rows, names)
 
     def steps(part: tuple[Any, ...], rows: Iterator[Any]) -> Iterator[Any]:
         disk, uid = part
@@ -279,7 +283,7 @@ def _judges(
 
 
 def _place_of_step(row: Step) -> tuple[Any, ...]:
-    is_entry = row.changes[0][0] != "s" if row.changes else True
+    is_entry = not (row.changes and isinstance(row.changes[0], SnapshotPart))
     return row.disk, row.group, is_entry, row.first, row.number, row.position
 
 
