@@ -1,7 +1,7 @@
 """Coordinates repair: entries that can't be read on our disk come back from other replicas.
 
 In: places that a start, a read or the scrubber found damaged. Out: the same entries, appended again
-at the end of the log; the damaged segment, emptied and removed (`wal/space/evacuate`); reports for
+at the end of the log; the damaged segment, emptied (`wal/space/segment_repair`); reports for
 `myq health`. All groups of a daemon share its segments, so a damaged segment is examined for all of
 them. Each live entry that can't be read comes back in one way (`repair_source`):
 
@@ -54,7 +54,7 @@ from myqueue.daemons.repair.damage import (
 from myqueue.daemons.repair.scrub_pace import ScrubPace
 from myqueue.daemons.replication import packets
 from myqueue.daemons.replication.disk_health import has_reserve
-from myqueue.wal.space.evacuate import Evacuation
+from myqueue.wal.space.segment_repair import SegmentRepair
 
 if TYPE_CHECKING:
     from myqueue.daemons.replication.engine import Engine
@@ -124,7 +124,7 @@ class RepairCoordinator:
         if segment is None or number in self.damaged_segments:
             return
         segment.damaged = True
-        salvage = Evacuation(engine.log, number, self._rewrite_snapshot)
+        salvage = SegmentRepair(engine.log.reclaimer, number, self._rewrite_snapshot)
         one = self.damaged_segments[number] = DamagedSegment(
             segment.name, position, how, what, salvage
         )

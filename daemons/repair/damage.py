@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.log import next_chain
 from myqueue.wal.append.groups import Row
-from myqueue.wal.space.evacuate import Evacuation
+from myqueue.wal.space.segment_repair import SegmentRepair
 from myqueue.wire import protocol
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class DamagedSegment:
     """A segment with a place that can't be read."""
 
     def __init__(
-        self, name: str, position: int, found: str, what: str, salvage: Evacuation
+        self, name: str, position: int, found: str, what: str, salvage: SegmentRepair
     ) -> None:
         self.name, self.position, self.found, self.what = name, position, found, what
         self.salvage = salvage

@@ -23,7 +23,7 @@ from myqueue.daemons.repair.damage import REPORTED_MAX
 from myqueue.daemons.replication.close_group import HINT
 from myqueue.wal import format as f
 from myqueue.wal.config import JournalConfig
-from myqueue.wal.space.live_records import entry_again
+from myqueue.wal.space.evacuate import entry_again
 from myqueue.wire import protocol
 
 CONFIG = JournalConfig(segment_bytes=1 << 20, soft_limit_bytes=0, reserve_bytes=0)

@@ -43,7 +43,7 @@ from myqueue.daemons.repair.damage import (
 )
 from myqueue.daemons.replication import packets
 from myqueue.wal.append.groups import Row
-from myqueue.wal.space.evacuate import Evacuation
+from myqueue.wal.space.segment_repair import SegmentRepair
 
 
 @pytest.mark.parametrize("header", [False, True])
@@ -309,7 +309,7 @@ def test_a_beat_tells_of_no_more_damage_than_managers_hear(tmp_path: Path) -> No
         repair, log = node.engine.repair, node.log
         lacking = repair.lost_entries[GROUP] = LostEntries(0)
         for number in range(100, 100 + REPORTED_ROWS_MAX // 2 + 1):
-            salvage = Evacuation(log, number, lambda _: False)
+            salvage = SegmentRepair(log.reclaimer, number, lambda _: False)
             repair.damaged_segments[number] = DamagedSegment(
                 f"{number}.seg", 0, "start", "a bit", salvage
             )

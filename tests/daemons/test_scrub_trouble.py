@@ -13,7 +13,7 @@ from support.damage_rig import GROUP
 from support.engine_rig import EngineNet
 
 from myqueue.wal import format as f
-from myqueue.wal.space.evacuate import Evacuation
+from myqueue.wal.space.segment_repair import SegmentRepair
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM])
@@ -45,7 +45,7 @@ def test_what_is_damaged_is_not_judged_then(tmp_path: Path) -> None:
         node = kit.follower(net, GROUP)
         path = kit.damage(node)
         number = int(path.name.split("-")[0])
-        salvage = Evacuation(node.log, number, lambda _: False)
+        salvage = SegmentRepair(node.log.reclaimer, number, lambda _: False)
         segment = node.log.journal.segments[number]
 
         def short(*_: Any) -> bytes:
@@ -53,10 +53,9 @@ def test_what_is_damaged_is_not_judged_then(tmp_path: Path) -> None:
 
         read, node.log.files.read = node.log.files.read, short  # type: ignore[method-assign]
         with pytest.raises(OSError, match="too many"):
-            salvage._check(segment)
+            salvage._kinds_in(segment)
         node.log.files.read = read  # type: ignore[method-assign]
-        salvage._check(segment)
-        assert salvage.findings
+        assert salvage._kinds_in(segment)
 
 
 def test_the_last_mark_of_a_log_is_looked_at_as_well(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from sim.history import act
 from sim.rig import Rig, Watermark
 
 from myqueue.wal.append.groups import Groups
-from myqueue.wal.space.reclaim import append_records
+from myqueue.wal.space.evacuate import append_records
 
 SEGMENT_BYTES = 4096
 

@@ -8,6 +8,7 @@ import pytest
 from sim.rig import UID, Rig
 from sim.whole import World
 
+from myqueue.wal.space import evacuate as evacuate_module
 from myqueue.wal.space import reclaim as reclaim_module
 from myqueue.wal.store.index import Index
 from myqueue.wal.store.store import Store
@@ -36,7 +37,7 @@ def rig() -> Rig:
 
 @pytest.fixture
 def worlds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.setattr(reclaim_module, "STEP_BYTES", 600)
+    monkeypatch.setattr(evacuate_module, "STEP_BYTES", 600)
     monkeypatch.setattr(reclaim_module, "COMPACT_BELOW_SHARE", 0.6)
 
     made: list[World] = []

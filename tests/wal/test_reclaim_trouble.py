@@ -11,8 +11,7 @@ from sim.whole import World, drop, fill, quiet_world
 from myqueue.daemons.metrics import DaemonMetrics
 from myqueue.daemons.replication.reclaim_pace import PASS_MS, ReclaimPace
 from myqueue.wal.space import reclaim
-from myqueue.wal.space.background import BackgroundJobs
-from myqueue.wal.space.evacuate import Evacuation
+from myqueue.wal.space.segment_repair import SegmentRepair
 
 
 def test_the_first_pass_of_a_process_waits_for_a_sync_as_well(worlds: Any) -> None:
@@ -194,14 +193,5 @@ def test_a_hint_is_salvaged_with_the_segment_it_stands_in(worlds: Any) -> None:
 
 
 def salvaged(world: World, number: int) -> None:
-    log: Any = SimpleNamespace(
-        journal=world.journal,
-        index=world.index,
-        reader=world.reader,
-        store=world.store,
-        reclaimer=world.reclaimer,
-        background=BackgroundJobs(),
-        files=world.disk,
-    )
-    for _ in Evacuation(log, number, lambda uid: False).run():
-        world.commit()
+    for _ in SegmentRepair(world.reclaimer, number, lambda uid: False).run():
+        world.reclaim_quietly()

@@ -11,8 +11,9 @@ newest records is on disk. A sealed segment is removed when for every group in i
 
 A segment is renamed first and unlinked when the new name is durable. A segment with few live
 records is emptied: these are appended again at the end (RELOCATED), and a later pass removes it.
-Three kinds of segments stay: damaged ones, those that cannot be read to their end while they are
-emptied, and those with the vote of a group that may have cast a newer one.
+Three kinds of segments stay: damaged ones until they are repaired (`segment_repair`), those that
+cannot be read to their end while they are emptied, and those with the vote of a group that may have
+cast a newer one.
 
 A pass is a generator on the loop's thread, in steps of bounded size. Reading, renaming and syncing
 files are jobs of `background`; the loop's thread decides and appends.
@@ -21,10 +22,9 @@ files are jobs of `background`; the loop's thread decides and appends.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from copy import copy
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from myqueue.errors import CorruptData, RecordTooLarge
 from myqueue.wal import format as f
@@ -32,34 +32,18 @@ from myqueue.wal.append.groups import Group, Groups
 from myqueue.wal.append.journal import Journal
 from myqueue.wal.files import TRANSIENT, Files
 from myqueue.wal.read.reader import Damage, Reader
-from myqueue.wal.read.scan import Scan, footer_of, trailer_of
-from myqueue.wal.recover.inventory import SegmentFile
+from myqueue.wal.read.scan import footer_of, trailer_of
+from myqueue.wal.recover.inventory import SegmentFile, reader_of
 from myqueue.wal.space.background import BackgroundJobs
-from myqueue.wal.space.live_records import (
-    append_hint,
-    append_records,
-    entry_again,
-    has_entries,
-    in_snapshot,
-    live_entry_bytes,
-    portion,
-    snapshot_of,
-)
+from myqueue.wal.space.evacuate import Evacuator, Pass, in_snapshot
 from myqueue.wal.store.index import Index
 
 COMPACT_BELOW_SHARE = 0.25
-STEP_BYTES = 1 << 20  # read, and appended again, at once
-STEP_LOOKUPS = 128  # of entries that may be live
 EMPTY_MAX = 2  # segments in one pass
 SETTLE_MS = 10_000  # a segment whose share falls by half in this time is left to itself
 ROOM_SEGMENTS = 2  # free disk without which nothing is appended again
 PAUSE_S = 0.002  # after each segment
-NEVER = (0, 0)  # a place before every record
 _ORDERED = 1 << f.TRUNCATE | 1 << f.GROUP_REMOVED  # a reset counts as a TRUNCATE
-
-
-T = TypeVar("T")
-Pass = Generator[None, None, T]
 
 
 class ReclaimPlan(NamedTuple):
@@ -83,10 +67,13 @@ class Reclaimer:
     ) -> None:
         self._files, self._journal, self._index, self._reader = files, journal, index, reader
         self._work, self._settle_ms = background or BackgroundJobs(), settle_ms
+        self.evacuator = Evacuator(files, journal, index, reader, self._work)
         self._pass: Iterator[None] = iter(())
         self._trash: list[str] = []
         # Segments that were emptied, and the place in the log that must be durable before they go.
         self._emptied: dict[int, tuple[int, int]] = {}
+        # Damaged segments that were emptied, durably, and what they hold; None: that is unknown.
+        self._repaired: dict[int, list[f.FooterRow] | None] = {}
         self._held: set[int] = set()  # emptied segments that stay for another reason
         self._stuck: set[int] = set()  # segments that cannot be emptied in this process
         self._doubtful: set[int] = set()  # have the vote of a group that may have cast a newer one
@@ -94,7 +81,6 @@ class Reclaimer:
         # segment with a snapshot too large to be moved -> its uid, first segment and position
         self._costly: dict[int, tuple[int, int, int]] = {}
         self.removed_segments = self.removed_bytes = 0
-        self.relocated_bytes = 0
 
     def begin(self, now_ms: int = 0) -> None:
         """Sync the store up to what is persisted, then judge every sealed segment."""
@@ -116,34 +102,38 @@ class Reclaimer:
     @property
     def has_more(self) -> bool:
         """True if another pass has something to do now, such as removing an emptied segment."""
-        return bool(self._trash or self._emptied.keys() - self._held)
+        return bool(self._trash or (self._emptied.keys() | self._repaired.keys()) - self._held)
 
     @property
     def has_sparse(self) -> bool:
         """True if a later pass may empty a segment that is sparse now."""
         return bool(self._sparse)
 
-    def _in_background(self, work: Callable[[], T]) -> Pass[T]:
-        job = self._work.start(work)
-        while not job.done:
-            yield None
-        return job.result()
+    @property
+    def relocated_bytes(self) -> int:
+        """The bytes of entries that were appended again."""
+        return self.evacuator.relocated_bytes
+
+    def add_repaired(self, number: int, rows: list[f.FooterRow] | None) -> None:
+        """Have later passes remove a damaged segment: nothing in it is live, which is durable.
+
+        `rows` say which kinds of records it holds, like a footer; None if that is unknown.
+        """
+        self._repaired[number] = rows
 
     def _run(self, now_ms: int) -> Iterator[None]:
         yield from self._remove([])  # finish the removals of a pass that failed
         yield from self._hint()
-        target = self._index.added
-        self._index.add([], *target, sync=True)
-        while self._index.durable < target:
-            yield None
+        target = yield from self.evacuator.until_synced()
         sealed = self._sealed(target)
         doubtful = [group for group in self._journal.groups.by_uid.values() if group.doubtful]
         self._doubtful = {file.number for file, _ in sealed if _any_holds(doubtful, file.number)}
-        plan = yield from self._in_background(lambda: self._plan(sealed, now_ms))
+        plan = yield from self.evacuator.in_background(lambda: self._plan(sealed, now_ms))
         for segment, _ in plan.to_remove:  # no reader opens them from now on
             self._journal.forget_segment(segment.number)
-        for number in self._emptied.keys() - self._journal.segments.keys():
-            del self._emptied[number]
+        for number in (self._emptied.keys() | self._repaired) - self._journal.segments.keys():
+            self._emptied.pop(number, None)
+            self._repaired.pop(number, None)
         yield from self._remove(plan.to_remove)
         for segment, may_have_entries in plan.to_empty:
             yield from self._empty(segment, may_have_entries)
@@ -158,11 +148,7 @@ class Reclaimer:
         for group in missing:
             journal.commit_hint(group.uid, group.commit_index)
         if missing:
-            yield from self._until_indexed()
-
-    def remove(self, segment: SegmentFile) -> Pass[None]:
-        """Remove a segment that the caller has judged, and that the journal has forgotten."""
-        yield from self._remove([(segment, True)])
+            yield from self.evacuator.until_indexed()
 
     def _remove(self, segments: list[tuple[SegmentFile, bool]]) -> Pass[None]:
         """Rename and unlink segments.
@@ -172,7 +158,7 @@ class Reclaimer:
         """
         moved: set[str] = set()
         try:
-            yield from self._in_background(lambda: self._rename(segments, moved))
+            yield from self.evacuator.in_background(lambda: self._rename(segments, moved))
         except OSError as error:
             for segment, _ in segments:
                 if segment.name not in moved:
@@ -220,22 +206,21 @@ class Reclaimer:
         emptied: set[int] = set()
         sparse_before, self._sparse = self._sparse, {}
         for segment, is_needed in sealed:
-            rows = self.footer(segment)
+            is_repaired = segment.number in self._repaired
+            rows = self._repaired.get(segment.number)
             if rows is None:
-                held = None
-                continue
-            if segment.damaged:
-                if held is not None:
-                    held.update(row.group for row in rows)
-                continue
-            share = 1.0 if is_needed else self._live_share(segment, rows, groups, held)
+                rows = self.footer(segment)
+            stays = is_needed or (not is_repaired and (rows is None or segment.damaged))
+            share = 1.0 if stays else self._live_share(segment, rows, groups, held)
             if share == 0.0:
-                to_remove.append((segment, any(row.kinds & _ORDERED for row in rows)))
+                ordered = rows is None or any(row.kinds & _ORDERED for row in rows)
+                to_remove.append((segment, ordered))
                 continue
-            if self._is_emptied(segment.number):
+            if is_repaired or self._is_emptied(segment.number):
                 emptied.add(segment.number)
-            if held is not None:
-                held.update(row.group for row in rows)
+            held = None if held is None or rows is None else held.union(row.group for row in rows)
+            if rows is None or segment.damaged:
+                continue
             if share <= COMPACT_BELOW_SHARE and self._may_be_emptied(segment.number, groups):
                 share_before, since = sparse_before.get(segment.number, (1.0, 0))
                 if share < share_before / 2:  # retention may soon free the rest without a write
@@ -275,10 +260,7 @@ class Reclaimer:
 
     def footer(self, segment: SegmentFile) -> list[f.FooterRow] | None:
         """Return the rows of a segment's footer; None if it cannot be read."""
-
-        def read(position: int, length: int) -> bytes:
-            return self._files.read(segment.name, position, length)
-
+        read = reader_of(self._files, segment)
         try:
             trailer = trailer_of(read, segment.uid, segment.capacity)
             return footer_of(read, segment.uid, trailer) if trailer is not None else None
@@ -293,17 +275,28 @@ class Reclaimer:
         return at is not None and at <= self._index.durable
 
     def _live_share(
-        self, segment: SegmentFile, rows: list[f.FooterRow], groups: Groups, held: set[int] | None
+        self,
+        segment: SegmentFile,
+        rows: list[f.FooterRow] | None,
+        groups: Groups,
+        held: set[int] | None,
     ) -> float:
-        """Estimate the share of the segment that is needed; 0.0 means nothing, for certain."""
-        emptied, live = self._is_emptied(segment.number), 0.0
+        """Estimate the share of the segment that is needed; 0.0 means nothing, for certain.
+
+        Without `rows` it may take back records of any group. Only repaired segments are without.
+        """
+        number, live = segment.number, 0.0
+        if rows is None:
+            in_force = any(_is_in_force(group, number) for group in groups.by_uid.values())
+            return float(held is None or bool(held) or in_force)
+        emptied = number in self._repaired or self._is_emptied(number)
         for row in rows:
             group = groups.by_uid.get(row.group)
             if row.kinds & _ORDERED and (held is None or row.group in held):
                 live += f.RECORD_HEADER_BYTES
             if group is None:
                 continue
-            if group.holds(segment.number) or group.hint_at == segment.number:
+            if _is_in_force(group, number):
                 live += f.RECORD_HEADER_BYTES
             if not emptied:
                 live += live_entry_bytes(row, group)
@@ -311,43 +304,25 @@ class Reclaimer:
 
     # -- emptying ------------------------------------------------------------------------------
 
-    def _empty(self, segment: SegmentFile, may_have_entries: bool) -> Iterator[None]:
-        """Append the live records of this segment again at the end of the log.
-
-        Mostly that is a vote or the like, and the segment need not be read.
-        """
-        number, journal = segment.number, self._journal
+    def _empty(self, segment: SegmentFile, may_have_entries: bool) -> Pass[None]:
+        """Evacuate this segment. Mostly that is a vote or the like, and it need not be read."""
+        number = segment.number
         try:
-            yield from self._until_indexed()  # a snapshot must be on disk before it is read
+            yield from self.evacuator.until_indexed()  # snapshots are read from the disk
             if (yield from self._is_costly(segment)):
                 return
-            if may_have_entries:
-                yield from self._append_entries(segment)
-            yield from self._until_indexed()
-            for group in list(journal.groups.by_uid.values()):
-                append_hint(journal, group, number)
-                # The vote of a doubtful group, appended again, would count as its newest one.
-                if not group.holds(number) or group.doubtful:
-                    continue
-                parts: list[bytes] = []
-                if in_snapshot(group, number):
-                    parts = yield from self._snapshot(group)
-                if journal.groups.by_uid.get(group.uid) is group:
-                    append_records(journal, group, number, parts)
+            source = self.evacuator.scanned(segment) if may_have_entries else iter(())
+            unmoved = yield from self.evacuator.evacuate(number, source)
+            if any(not group.doubtful for group in unmoved.groups):
+                raise CorruptData(f"{segment.name}: a snapshot can't be read")
         except (CorruptData, RecordTooLarge) as error:
             self._stuck.add(number)
             if isinstance(error, CorruptData):  # the repair looks there
-                self._reader.damage_by_segment.setdefault(
-                    number, Damage(number, 0, 0, 0, str(error))
-                )
+                segment.damaged = True
+                damage = Damage(number, 0, 0, 0, str(error))
+                self._reader.damage_by_segment.setdefault(number, damage)
             return
-        journal.submit()
-        self._emptied[number] = journal.end
-
-    def _snapshot(self, group: Group) -> Pass[list[bytes]]:
-        """Read the group's snapshot as it is now: it may get a newer one meanwhile."""
-        now = copy(group)
-        return (yield from self._in_background(lambda: self._reader.snapshot(now)))
+        self._emptied[number] = self._journal.end
 
     def _is_costly(self, segment: SegmentFile) -> Pass[bool]:
         """Whether the segment holds a snapshot that is too large to be moved.
@@ -357,68 +332,38 @@ class Reclaimer:
         """
         for group in list(self._journal.groups.by_uid.values()):
             if in_snapshot(group, segment.number):
-                place, parts = snapshot_of(group), (yield from self._snapshot(group))
+                place, parts = snapshot_of(group), (yield from self.evacuator.snapshot(group))
                 if sum(map(len, parts)) > COMPACT_BELOW_SHARE * segment.capacity:
                     self._costly[segment.number] = place
                     return True
         return False
 
-    def _append_entries(self, segment: SegmentFile) -> Iterator[None]:
-        """Read the segment and append its live entries again, in portions."""
-        journal = self._journal
-        scan = Scan(
-            lambda position, length: self._files.read(segment.name, position, length),
-            segment.uid,
-            segment.capacity,
-        )
-        records, is_whole = scan.records(), False
-        while True:
-            candidates, is_over = yield from self._in_background(
-                lambda: portion(scan, records, journal.groups, STEP_BYTES)
-            )
-            is_whole = is_whole or any(record.kind == f.FOOTER for record, _ in candidates)
-            lookups = size = 0
-            for record, payload in candidates:
-                if record.kind != f.ENTRY:
-                    continue
-                while journal.rewound_at.get(record.group, NEVER) > self._index.added:
-                    yield from self._until_indexed()
-                lookups += 1
-                group = journal.groups.by_uid.get(record.group)
-                if group is not None and self._is_live(record, group, segment.number):
-                    journal.append(record.group, [entry_again(record, payload)], relocated=True)
-                    self.relocated_bytes += record.length
-                    size += record.length
-                if lookups >= STEP_LOOKUPS or size >= STEP_BYTES:
-                    lookups = size = 0
-                    journal.submit()
-                    yield None
-            journal.submit()
-            yield None
-            if is_over:
-                break
-        if not is_whole:
-            segment.damaged = True
-            raise CorruptData(f"{segment.name} at position {scan.position}: {scan.problem}")
-
-    def _until_indexed(self) -> Iterator[None]:
-        """Wait until look-ups see all that was appended up to now."""
-        self._journal.submit()
-        end = self._journal.end
-        while self._index.added < end:
-            yield None
-
-    def _is_live(self, record: f.Record, group: Group, segment: int) -> bool:
-        """Whether the log still has the entry, at this place.
-
-        The index must have every record that truncates this log (`_append_entries` waits for it);
-        otherwise it would still show entries that were taken back.
-        """
-        if not group.first_index <= record.index <= group.last_index:
-            return False
-        row = self._index.row(record.group, record.index)
-        return row is not None and (row.segment, row.position) == (segment, record.position)
-
 
 def _any_holds(groups: list[Group], number: int) -> bool:
     return any(group.holds(number) for group in groups)
+
+
+def _is_in_force(group: Group, number: int) -> bool:
+    """Whether a record in force of the group stands in this segment."""
+    return group.holds(number) or group.hint_at == number
+
+
+def snapshot_of(group: Group) -> tuple[int, int, int]:
+    """Return uid, segment and position of the group's newest snapshot."""
+    return group.uid, group.snapshot_from, group.snapshot_position
+
+
+def has_entries(rows: list[f.FooterRow], groups: Groups) -> bool:
+    """Whether a segment with this footer may hold live entries."""
+    return any(
+        (group := groups.by_uid.get(row.group)) and live_entry_bytes(row, group) for row in rows
+    )
+
+
+def live_entry_bytes(row: f.FooterRow, group: Group) -> float:
+    """Estimate the bytes of entries at or after the log's start, as if all had the same size."""
+    if not row.entries or row.last_index < group.first_index:
+        return 0.0
+    span = row.last_index - row.first_index + 1
+    kept = row.last_index - max(row.first_index, group.first_index) + 1
+    return max(1.0, row.entry_bytes * kept / span)
