@@ -9,12 +9,13 @@ identities in their handshakes.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass
 from random import Random
 from zlib import crc32
 
 from myqueue.errors import IdentityMismatch, MisuseError
-from myqueue.wal.files import Files
+from myqueue.wal.files import Files, RealFiles
 
 FILE_NAME = "identity"
 FILE_BYTES_MAX = 4096
@@ -52,6 +53,15 @@ def load_identity(files: Files, path: str = FILE_NAME) -> Identity | None:
     if crc != _crc(identity):
         raise IdentityMismatch(f"{path} is damaged: its checksum is wrong")
     return identity
+
+
+def identity_of(directory: str) -> Identity | None:
+    """Return the identity in a daemon's folder, which is only read; None if there is none."""
+    files = RealFiles(directory, read_only=True)
+    try:
+        return load_identity(files, os.path.join(directory, FILE_NAME))
+    finally:
+        files.close()
 
 
 def claim(

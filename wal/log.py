@@ -24,20 +24,20 @@ from myqueue.errors import (
     StoreBroken,
 )
 from myqueue.wal import format as f
-from myqueue.wal.append.groups import Groups
 from myqueue.wal.append.journal import Journal
+from myqueue.wal.append.reserve import Reserve
 from myqueue.wal.append.writer import Event, Persisted
 from myqueue.wal.closed_groups import ClosedGroups
 from myqueue.wal.config import JournalConfig
 from myqueue.wal.files import RealFiles, lock_directory, unlock_directory
 from myqueue.wal.fork_guard import refuse_after_fork
+from myqueue.wal.groups import Groups
 from myqueue.wal.identity import FILE_NAME, Identity, claim
 from myqueue.wal.read.reader import Reader
 from myqueue.wal.read.term_search import term_runs
 from myqueue.wal.recover.recovery import UNSURE
 from myqueue.wal.space.background import BackgroundJobs
 from myqueue.wal.space.reclaim import SETTLE_MS, Reclaimer
-from myqueue.wal.space.reserve import Reserve
 from myqueue.wal.store.index import Index
 from myqueue.wal.store.store import Store, delete_store
 

@@ -31,7 +31,7 @@ from myqueue import errors
 from myqueue.daemons.broker.proposals import ProposalQueue
 from myqueue.daemons.partition.machine import PartitionMachine, start_command
 from myqueue.daemons.raft.types import COMMAND, Proposal
-from myqueue.wal.append.groups import Row
+from myqueue.wal.groups import Row
 
 if TYPE_CHECKING:
     from myqueue.daemons.replication.engine import Engine

@@ -59,7 +59,7 @@ from myqueue.wal.space.segment_repair import SegmentRepair
 if TYPE_CHECKING:
     from myqueue.daemons.replication.engine import Engine
     from myqueue.daemons.replication.replica import Replica
-    from myqueue.wal.append.groups import Row
+    from myqueue.wal.groups import Row
 
 ASK_MS: Final = 250
 ASK_ENTRIES: Final = packets.LACKS_MAX  # in one request

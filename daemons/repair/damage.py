@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.log import next_chain
-from myqueue.wal.append.groups import Row
+from myqueue.wal.groups import Row
 from myqueue.wal.space.segment_repair import SegmentRepair
 from myqueue.wire import protocol
 

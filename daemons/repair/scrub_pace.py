@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from myqueue.wal.append.groups import Row
+from myqueue.wal.groups import Row
 from myqueue.wal.space.background import Job
 from myqueue.wal.tools.scrub import Scrub
 

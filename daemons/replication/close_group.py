@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from myqueue.daemons.raft.types import InvariantBroken
     from myqueue.daemons.replication.engine import Engine
     from myqueue.daemons.replication.replica import Replica
-    from myqueue.wal.append.groups import Group
+    from myqueue.wal.groups import Group
     from myqueue.wal.space.background import Job
 
 AGAIN_MS: Final = 2000  # until a failed write is tried again

@@ -40,7 +40,7 @@ from myqueue.daemons.replication.replica import (
 )
 from myqueue.daemons.state_machine import StateMachine
 from myqueue.errors import CorruptData, EntryMissing, MyQueueError
-from myqueue.wal.append.groups import Group
+from myqueue.wal.groups import Group
 from myqueue.wal.log import Log
 from myqueue.wire import protocol
 

@@ -156,7 +156,7 @@ _RECOVER = """
 import sys, time
 from random import Random
 from myqueue.wal.files import RealFiles
-from myqueue.wal.append.groups import Groups
+from myqueue.wal.groups import Groups
 from myqueue.wal.recover.recovery import recover
 
 began = time.perf_counter()

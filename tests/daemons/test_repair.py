@@ -42,7 +42,7 @@ from myqueue.daemons.repair.damage import (
     repair_source,
 )
 from myqueue.daemons.replication import packets
-from myqueue.wal.append.groups import Row
+from myqueue.wal.groups import Row
 from myqueue.wal.space.segment_repair import SegmentRepair
 
 

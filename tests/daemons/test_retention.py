@@ -15,7 +15,7 @@ from myqueue import errors
 from myqueue.daemons.broker import retention
 from myqueue.daemons.broker.retention import NewStart, RetentionGoal, retention_goal, walk_rows
 from myqueue.daemons.raft import types as t
-from myqueue.wal.append.groups import Row
+from myqueue.wal.groups import Row
 from myqueue.wire import protocol
 
 SEGMENT = 64 << 20

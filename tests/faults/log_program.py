@@ -24,9 +24,9 @@ from zlib import crc32
 
 from myqueue.errors import DiskFull, JournalBusy, MyQueueError
 from myqueue.wal import files
-from myqueue.wal.append.groups import Group
 from myqueue.wal.append.journal import JournalConfig
 from myqueue.wal.append.writer import Persisted, Stopped
+from myqueue.wal.groups import Group
 from myqueue.wal.log import Log
 
 GROUPS = 6

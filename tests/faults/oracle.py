@@ -29,9 +29,10 @@ from sim.disk import SimDisk
 from sim.rig import Watermark, recovered
 
 from myqueue.wal import format as f
-from myqueue.wal.append.groups import Groups
+from myqueue.wal.check.segments import CORRUPT, TORN
+from myqueue.wal.groups import Groups
 from myqueue.wal.read.scan import Scan
-from myqueue.wal.recover.recovery import CORRUPT, TORN, Recovered
+from myqueue.wal.recover.recovery import Recovered
 
 RIGHT, EXCUSED = "right", "excused"
 _HEADER = f.RECORD_HEADER_BYTES

@@ -17,7 +17,7 @@ from sim.disk import SimDisk
 from sim.history import act
 from sim.rig import Rig, Watermark
 
-from myqueue.wal.append.groups import Groups
+from myqueue.wal.groups import Groups
 from myqueue.wal.space.evacuate import append_records
 
 SEGMENT_BYTES = 4096

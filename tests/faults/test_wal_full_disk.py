@@ -15,9 +15,9 @@ import pytest
 
 from myqueue.errors import DiskFull
 from myqueue.wal.append.journal import JournalConfig
+from myqueue.wal.append.reserve import FILE_NAME
 from myqueue.wal.append.writer import Persisted, Stopped
 from myqueue.wal.log import Log
-from myqueue.wal.space.reserve import FILE_NAME
 
 UID = 7
 

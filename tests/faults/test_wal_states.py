@@ -20,7 +20,7 @@ from faults.oracle import EXCUSED, RIGHT, Oracle, Violation
 from faults.recording import SEGMENT_BYTES, Recording
 from faults.states import KINDS, judge
 
-from myqueue.wal.recover.recovery import CORRUPT, TORN
+from myqueue.wal.check.segments import CORRUPT, TORN
 
 STATES, LOGS_MAX = 8000, 100
 IN_PROCESSES_FROM = 200_000

@@ -15,7 +15,7 @@ from sim.disk import SimDisk
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.raft.types import AppendReply, Message, VoteReply, VoteRequest
 from myqueue.wal import format as f
-from myqueue.wal.append.groups import Op, Relocated
+from myqueue.wal.groups import Op, Relocated
 from myqueue.wal.recover.recovery import Recovered
 
 

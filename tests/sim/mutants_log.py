@@ -17,7 +17,7 @@ from myqueue.daemons.raft.health import ReplicaHealth
 from myqueue.daemons.raft.leader import Leader
 from myqueue.daemons.raft.log import RaftLog
 from myqueue.daemons.raft.node import RaftNode
-from myqueue.wal.append.groups import Group
+from myqueue.wal.groups import Group
 
 
 def bug_vote_before_sync() -> list[Any]:

@@ -17,8 +17,8 @@ from myqueue.daemons.raft.log import RaftLog
 from myqueue.daemons.raft.membership import ConfigHistory
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.replication.replica import Replica
-from myqueue.wal.append.groups import Group
 from myqueue.wal.append.writer import Writer
+from myqueue.wal.groups import Group
 from myqueue.wal.recover import recovery
 
 

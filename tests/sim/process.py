@@ -39,8 +39,8 @@ from myqueue.daemons.replication.open_group import (
 )
 from myqueue.daemons.replication.replica import Replica, raft_errors_translated
 from myqueue.errors import EntryMissing
-from myqueue.wal.append.groups import Group
 from myqueue.wal.append.writer import Persisted, Stopped
+from myqueue.wal.groups import Group
 from myqueue.wal.store.store import Store
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from sim.disk import SimDisk
 
-from myqueue.wal.append.groups import Group, Groups
 from myqueue.wal.append.journal import Journal, JournalConfig
 from myqueue.wal.append.layout import Entry
 from myqueue.wal.append.writer import Batch, Event, Persisted
 from myqueue.wal.format import RECORD_HEADER_BYTES
+from myqueue.wal.groups import Group, Groups
 from myqueue.wal.recover.recovery import Recovered, recover
 
 OWNER = bytes(range(16))

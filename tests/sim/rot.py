@@ -26,8 +26,8 @@ from myqueue.daemons.replication.packets import EntryReply
 from myqueue.daemons.replication.replica import Replica
 from myqueue.errors import CorruptData, NotReady
 from myqueue.wal import format as f
-from myqueue.wal.append.groups import Row
 from myqueue.wal.append.writer import Persisted
+from myqueue.wal.groups import Row
 from myqueue.wal.read.reader import Reader
 
 if TYPE_CHECKING:

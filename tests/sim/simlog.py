@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from sim.disk import SimDisk
 
-from myqueue.wal.append.groups import Row
 from myqueue.wal.append.journal import Journal, JournalConfig
+from myqueue.wal.groups import Row
 from myqueue.wal.read.reader import Reader
 from myqueue.wal.read.term_search import term_runs
 from myqueue.wal.space.background import BackgroundJobs

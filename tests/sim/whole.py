@@ -13,9 +13,9 @@ from typing import Any
 
 from sim.disk import SimDisk
 
-from myqueue.wal.append.groups import Group
 from myqueue.wal.append.journal import Journal, JournalConfig
 from myqueue.wal.append.writer import Persisted
+from myqueue.wal.groups import Group
 from myqueue.wal.read.reader import Reader
 from myqueue.wal.space.reclaim import Reclaimer
 from myqueue.wal.store.index import Index

@@ -11,8 +11,8 @@ from support.engine_rig import EngineNet, Node
 from myqueue import errors
 from myqueue.daemons.raft import types as t
 from myqueue.wal import format as f
-from myqueue.wal.append.groups import Row
 from myqueue.wal.config import JournalConfig
+from myqueue.wal.groups import Row
 
 CONFIG = JournalConfig(segment_bytes=1 << 20, soft_limit_bytes=0, reserve_bytes=0)
 GROUP, OTHER = 5, 6

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from myqueue.wal import format as f
+from myqueue.wal.check.segments import Segment, survey
 from myqueue.wal.files import RealFiles
-from myqueue.wal.tools.segments import Segment, survey
 
 
 def segments(daemon: Path) -> list[Segment]:

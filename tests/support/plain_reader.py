@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from myqueue.daemons.raft import types as t
 from myqueue.wal import format as f
+from myqueue.wal.check.segments import survey
 from myqueue.wal.files import RealFiles
-from myqueue.wal.tools.segments import survey
 from myqueue.wire import batch
 
 

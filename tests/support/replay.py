@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from myqueue.wal.append.groups import Group
+from myqueue.wal.groups import Group
 from myqueue.wal.log import Log
 from myqueue.wal.read.reader import Entry
 from myqueue.wal.store.store import StateChange

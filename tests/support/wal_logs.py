@@ -12,9 +12,9 @@ from typing import NamedTuple
 from myqueue.errors import JournalBusy
 from myqueue.wal import format as f
 from myqueue.wal.append.journal import JournalConfig
+from myqueue.wal.check.segments import Finding, Segment, survey
 from myqueue.wal.files import RealFiles
 from myqueue.wal.log import Log
-from myqueue.wal.tools.segments import Finding, Segment, survey
 from myqueue.wal.tools.verify import Summary, verify
 
 GROUPS = (0xA1, 0xB2, 2**64 - 5)

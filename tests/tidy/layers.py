@@ -18,7 +18,8 @@ Rule = Callable[[Source], Iterator[str]]
 # What several rows have in common.
 LOG = (
     *("myqueue.errors", "myqueue.wal.config", "myqueue.wal.files", "myqueue.wal.fork_guard"),
-    *("myqueue.wal.format", "myqueue.wal.identity"),
+    *("myqueue.wal.format", "myqueue.wal.footer_rows", "myqueue.wal.groups"),
+    "myqueue.wal.identity",
 )
 DAEMON = (
     *("myqueue.__version__", "myqueue.errors", "myqueue.wire", "myqueue.daemons.clock"),
@@ -40,44 +41,32 @@ JUDGES = ("myqueue.errors", "myqueue.wal.format", "myqueue.analytics.log")
 # counts. A name stands for itself and all below it; `fits` says what <client> and <public> mean.
 LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     # -- the log: tools look at it and never write to it, so no journal, recovery or reclaim there
+    ("wal/read/", (*LOG, "myqueue.wal.read", "myqueue.wal.store.index")),
+    ("wal/check/", (*LOG, "myqueue.wal.check", "myqueue.wal.read.scan")),
+    ("wal/store/", ("lmdb", *LOG, "myqueue.wal.store")),
+    (
+        "wal/recover/",
+        (*LOG, "myqueue.wal.recover", "myqueue.wal.check", "myqueue.wal.read.scan"),
+    ),
     (
         "wal/append/",
         (
-            *(*LOG, "myqueue.wal.append", "myqueue.wal.space.reserve"),
-            *("myqueue.wal.recover.inventory", "myqueue.wal.recover.recovery"),
-        ),
-    ),
-    (
-        "wal/recover/",
-        (
-            *(*LOG, "myqueue.wal.recover", "myqueue.wal.read", "myqueue.wal.append.groups"),
-            *("myqueue.wal.append.layout", "myqueue.wal.store", "myqueue.wal.log"),
-        ),
-    ),
-    (
-        "wal/read/",
-        (*LOG, "myqueue.wal.read", "myqueue.wal.append.groups", "myqueue.wal.store.index"),
-    ),
-    (
-        "wal/store/",
-        (
-            *("lmdb", *LOG, "myqueue.wal.store", "myqueue.wal.append.groups"),
-            "myqueue.wal.tools.locate",
+            *(*LOG, "myqueue.wal.append", "myqueue.wal.check.segments"),
+            "myqueue.wal.recover.recovery",
         ),
     ),
     (
         "wal/space/",
         (
-            *(*LOG, "myqueue.wal.space", "myqueue.wal.append", "myqueue.wal.read"),
-            *("myqueue.wal.recover.inventory", "myqueue.wal.store.index", "myqueue.wal.log"),
-            *("myqueue.wal.tools.check_segment", "myqueue.wal.tools.segments"),
+            *(*LOG, "myqueue.wal.space", "myqueue.wal.append", "myqueue.wal.check"),
+            *("myqueue.wal.read", "myqueue.wal.store.index"),
         ),
     ),
     (
         "wal/tools/",
         (
-            *(*LOG, "myqueue.wal.tools", "myqueue.wal.read", "myqueue.wal.store"),
-            *("myqueue.wal.append.groups", "myqueue.wal.append.layout"),
+            *(*LOG, "myqueue.wal.tools", "myqueue.wal.check", "myqueue.wal.read.scan"),
+            "myqueue.wal.store",
         ),
     ),
     ("wal/", ("myqueue.errors", "myqueue.wal")),
@@ -103,7 +92,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "daemons/broker/",
         (
             *(*DAEMON, "myqueue.daemons.broker", "myqueue.daemons.partition"),
-            *("myqueue.daemons.raft", "myqueue.daemons.replication", "myqueue.wal.append.groups"),
+            *("myqueue.daemons.raft", "myqueue.daemons.replication", "myqueue.wal.groups"),
         ),
     ),
     (

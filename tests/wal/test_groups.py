@@ -16,7 +16,7 @@ from sim.rig import Rig, recovered, state_of, states_of
 
 from myqueue.errors import StoreBroken
 from myqueue.wal import format as f
-from myqueue.wal.append.groups import Group, Groups
+from myqueue.wal.groups import Group, Groups
 
 TAIL = ("last_index", "last_term", "next_offset", "chain")
 NOT_SAVED = (*TAIL, "missing", "damaged")

@@ -13,7 +13,7 @@ import pytest
 
 from myqueue.errors import DiskFull, StateInvalid, StoreBroken
 from myqueue.wal import format as f
-from myqueue.wal.append.groups import Relocated
+from myqueue.wal.groups import Relocated
 from myqueue.wal.store import index as index_module
 from myqueue.wal.store.index import Index
 from myqueue.wal.store.store import Store

@@ -13,8 +13,8 @@ from sim.rig import UID, Rig, newest_segment, recovered, refused, states_of
 
 from myqueue.errors import DiskFull, IdentityMismatch, JournalStopped
 from myqueue.wal import format as f
-from myqueue.wal.append.groups import Groups
 from myqueue.wal.append.writer import Persisted, SpaceLow, Stopped
+from myqueue.wal.groups import Groups
 from myqueue.wal.read.scan import Scan, footer_of, trailer_of
 from myqueue.wal.recover.recovery import recover
 

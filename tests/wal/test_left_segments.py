@@ -10,10 +10,10 @@ from sim.rig import Rig, newest_segment, recovered
 
 from myqueue.wal import format as f
 from myqueue.wal.append.journal import Journal, JournalConfig
+from myqueue.wal.check.segments import CORRUPT, Finding
 from myqueue.wal.files import RealFiles
 from myqueue.wal.log import Log
-from myqueue.wal.recover.recovery import CORRUPT, recover
-from myqueue.wal.tools.segments import Finding
+from myqueue.wal.recover.recovery import recover
 from myqueue.wal.tools.verify import verify
 
 UID, OTHER = 7, 8

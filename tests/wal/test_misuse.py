@@ -8,8 +8,8 @@ import pytest
 from sim.rig import Rig
 
 from myqueue.errors import EntryBackwards, EntryInvalid, JournalStopped, MisuseError, WrongThread
-from myqueue.wal.append.groups import Group
 from myqueue.wal.config import JournalConfig
+from myqueue.wal.groups import Group
 
 ONE, TWO = 1, 2
 

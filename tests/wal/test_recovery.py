@@ -15,8 +15,9 @@ from sim.history import play
 from sim.rig import UID, Rig, contents, recovered, states_of
 
 from myqueue.wal import format as f
+from myqueue.wal.check.segments import CORRUPT, TORN
 from myqueue.wal.read.scan import Scan
-from myqueue.wal.recover.recovery import CORRUPT, TORN, UNSURE
+from myqueue.wal.recover.recovery import UNSURE
 
 MOMENTS = (BEFORE, MIDDLE, AFTER)
 

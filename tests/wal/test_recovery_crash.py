@@ -13,7 +13,7 @@ from sim.disk import AFTER, BEFORE, MIDDLE, Crash, SimDisk
 from sim.history import play
 from sim.rig import UID, Rig, contents, recovered, states_of
 
-from myqueue.wal.append.groups import Groups
+from myqueue.wal.groups import Groups
 from myqueue.wal.recover.recovery import recover
 
 MOMENTS = (BEFORE, MIDDLE, AFTER)

@@ -8,8 +8,8 @@ from random import Random
 import pytest
 from support.replay import replay
 
-from myqueue.wal.append.groups import Group
 from myqueue.wal.append.journal import JournalConfig
+from myqueue.wal.groups import Group
 from myqueue.wal.log import Log
 from myqueue.wal.read.reader import Entry
 from myqueue.wal.store.store import StateChange

@@ -5,7 +5,7 @@ import errno
 import pytest
 from sim.disk import SimDisk
 
-from myqueue.wal.space.reserve import FILE_NAME, Reserve
+from myqueue.wal.append.reserve import FILE_NAME, Reserve
 
 SIZE = 1000
 

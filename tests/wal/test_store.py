@@ -15,7 +15,7 @@ from sim.ops import GROUP, record, row, ten
 
 from myqueue.errors import StoreBroken
 from myqueue.wal import format as f
-from myqueue.wal.append.groups import Relocated
+from myqueue.wal.groups import Relocated
 from myqueue.wal.store import store as store_module
 from myqueue.wal.store.store import Store
 from myqueue.wal.store.view import GROUP_KEY, sealed

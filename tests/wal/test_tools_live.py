@@ -10,9 +10,9 @@ import pytest
 from support import wal_logs as t
 
 from myqueue import cli
+from myqueue.wal.check.segments import Finding, survey
 from myqueue.wal.files import RealFiles
 from myqueue.wal.tools.dump import Dump, DumpedRecord, RecordFilter
-from myqueue.wal.tools.segments import Finding, survey
 
 SECONDS = 2.0
 pytestmark = pytest.mark.slow

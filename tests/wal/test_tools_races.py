@@ -8,9 +8,9 @@ from support import wal_logs as t
 from support.wal_logs import make_log
 
 from myqueue.wal import format as f
+from myqueue.wal.check.segments import Finding, Segment, list_segments
 from myqueue.wal.tools.dump import Dump, DumpedRecord, RecordFilter
 from myqueue.wal.tools.listing import overview
-from myqueue.wal.tools.segments import Finding, Segment, list_segments
 from myqueue.wal.tools.verify import Summary, verify
 
 

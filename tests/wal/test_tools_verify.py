@@ -9,10 +9,10 @@ from support import wal_logs as t
 from support.wal_logs import GROUPS, flip, make_log, nth_record, put, the_finding
 
 from myqueue.wal import format as f
-from myqueue.wal.append.groups import Groups
+from myqueue.wal.check.bit_flip import corrected, wrong_bit
 from myqueue.wal.files import RealFiles
+from myqueue.wal.groups import Groups
 from myqueue.wal.recover.recovery import recover
-from myqueue.wal.tools.bit_flip import corrected, wrong_bit
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from myqueue.errors import AppendGap, EntryBackwards, EntryInvalid, RecordTooLarge
-from myqueue.wal.append.groups import Group
 from myqueue.wal.files import Buffer
+from myqueue.wal.groups import Group
 
 # (index, term, offset, count, time_ms, entry type 0..15, chain, payload)
 Entry = tuple[int, int, int, int, int, int, int, Buffer]

@@ -35,16 +35,16 @@ from myqueue.errors import (
 from myqueue.wal import format as f
 from myqueue.wal.append import writer as w
 from myqueue.wal.append.entry_checks import Entry, check_entries, check_parts, clamped_clock
-from myqueue.wal.append.groups import Group, Groups
 from myqueue.wal.append.layout import Layout
 from myqueue.wal.append.preallocate import Spares, SparesThread
+from myqueue.wal.append.reserve import Reserve
 from myqueue.wal.append.segments import Segments
+from myqueue.wal.check.segments import Segment
 from myqueue.wal.config import JournalConfig
 from myqueue.wal.files import Files
 from myqueue.wal.fork_guard import refuse_after_fork, wrong_process
-from myqueue.wal.recover.inventory import SegmentFile
+from myqueue.wal.groups import Group, Groups
 from myqueue.wal.recover.recovery import Recovered, Sink, recover
-from myqueue.wal.space.reserve import Reserve
 
 SUBMIT_BYTES = 4 << 20  # a batch of this size does not wait for the end of the turn
 
@@ -86,7 +86,7 @@ class Journal:
             reserve,
         )
         self.writer = w.Writer(files, self.spares, self._emit, recovered.flush_number)
-        self._segments = Segments(recovered, self.spares, config.segment_bytes, random)
+        self._segments = Segments(files, recovered, self.spares, config.segment_bytes, random)
         self._settled = False  # nothing was written since the last mark that proves all before it
         self._writer_thread: w.WriterThread | None = None
         self._spares_thread: SparesThread | None = None
@@ -390,7 +390,7 @@ class Journal:
         return self._layout
 
     @property
-    def segments(self) -> dict[int, SegmentFile]:
+    def segments(self) -> dict[int, Segment]:
         """The segments by number, the open one included."""
         return self._segments.by_number
 

@@ -21,8 +21,8 @@ from threading import Condition, RLock, Thread
 from time import monotonic
 
 from myqueue.wal import format as f
+from myqueue.wal.append.reserve import Reserve
 from myqueue.wal.files import TRANSIENT, Files
-from myqueue.wal.space.reserve import Reserve
 
 PIECE_BYTES = 1 << 20
 PAUSE_SHARE = 2.0  # pause this many times as long as a piece took

@@ -12,17 +12,22 @@ import errno
 from random import Random
 
 from myqueue.wal import format as f
-from myqueue.wal.append.layout import Layout, SegmentRows
+from myqueue.wal.append.layout import Layout
 from myqueue.wal.append.preallocate import Spares
-from myqueue.wal.recover.inventory import SegmentFile
+from myqueue.wal.check.segments import Segment
+from myqueue.wal.files import Files
+from myqueue.wal.footer_rows import SegmentRows
 from myqueue.wal.recover.recovery import Recovered
 
 
 class Segments:
     """The journal's segments by number, the open one included."""
 
-    def __init__(self, recovered: Recovered, spares: Spares, capacity: int, random: Random) -> None:
-        self.by_number: dict[int, SegmentFile] = dict(recovered.segments)
+    def __init__(
+        self, files: Files, recovered: Recovered, spares: Spares, capacity: int, random: Random
+    ) -> None:
+        self.by_number: dict[int, Segment] = dict(recovered.segments)
+        self._files = files
         self._spares, self._capacity, self._random = spares, capacity, random
         self._unused = sorted(segment.number for segment in recovered.spares)
         self._next_number = recovered.next_number
@@ -71,6 +76,6 @@ class Segments:
         segment = self.by_number.get(number)
         if segment is None:
             name, size = f.segment_name(number, uid), self._capacity
-            segment = self.by_number[number] = SegmentFile(name, number, uid, size, size)
+            segment = self.by_number[number] = Segment(self._files, name, number, uid, size, size)
         rows = SegmentRows()
         return Layout(number, uid, segment.capacity, f.SEGMENT_HEADER_BYTES, rows, next_batch)

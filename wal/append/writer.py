@@ -22,9 +22,9 @@ from typing import NamedTuple
 from zlib import crc32
 
 from myqueue.wal import format as f
-from myqueue.wal.append.groups import Op
 from myqueue.wal.append.preallocate import Spares
 from myqueue.wal.files import IOV_MAX, Buffer, Files
+from myqueue.wal.groups import Op
 
 FLUSH_BYTES_MAX = 8 << 20
 JOIN_BELOW_BYTES = 1 << 10  # buffers smaller than this on average are cheaper copied than gathered

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from myqueue.errors import CorruptData, EntryMissing, NotReady, PlaceInvalid, StoreBroken
 from myqueue.wal import format as f
-from myqueue.wal.append.groups import Group, Row
 from myqueue.wal.files import TRANSIENT, Files
+from myqueue.wal.groups import Group, Row
 from myqueue.wal.read.scan import Scan
 
 if TYPE_CHECKING:  # at run time this would import LMDB

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from myqueue.wal.append.groups import Row
+from myqueue.wal.groups import Row
 from myqueue.wal.store.index import Index
 
 

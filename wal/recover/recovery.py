@@ -15,18 +15,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from myqueue.wal import format as f
-from myqueue.wal.append.groups import Groups, Op, RowTuple
-from myqueue.wal.append.layout import SegmentRows
+from myqueue.wal.check.segments import CORRUPT, TORN, Finding, Segment
+from myqueue.wal.check.verdict import Judge, StopVerdict
 from myqueue.wal.files import Files
-from myqueue.wal.read.scan import BAD_PAYLOAD, CUT_SHORT, END, Scan
-from myqueue.wal.recover.inventory import (
-    CORRUPT,
-    TORN,
-    RecoveryFinding,
-    SegmentFile,
-    reader_of,
-    take_inventory,
-)
+from myqueue.wal.footer_rows import SegmentRows
+from myqueue.wal.groups import Groups, Op, RowTuple
+from myqueue.wal.read.scan import Scan
+from myqueue.wal.recover.inventory import take_inventory
 from myqueue.wal.recover.rewrite_tail import rewrite_tail
 
 OPS_ROWS_MAX = 20_000
@@ -40,16 +35,16 @@ class Recovered:
     """The outcome: the groups, the segments, where appending continues, and the findings."""
 
     groups: Groups
-    segments: dict[int, SegmentFile] = field(default_factory=dict)
+    segments: dict[int, Segment] = field(default_factory=dict)
     number: int = 0  # the segment in which appending continues; 0: there is none
     position: int = 0
     next_number: int = 1  # number of the next new segment
-    spares: list[SegmentFile] = field(default_factory=list)  # unused, prepared before the crash
+    spares: list[Segment] = field(default_factory=list)  # unused, prepared before the crash
     flush_number: int = 0
     # Position up to which that segment is known to be synced, if it is abandoned because of damage.
     abandoned_at: int = 0
     rows: SegmentRows = field(default_factory=SegmentRows)  # of that segment, for its footer
-    findings: list[RecoveryFinding] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
     # True: a hole may have held records of any group, including groups that are unknown here. Set
     # by this start or by an earlier one, until the owner calls `Log.clear_unknown_loss`.
     unknown_loss: bool = False
@@ -111,9 +106,8 @@ class _Walk:
         self._incomplete: set[int] = set()  # groups that may miss entries
         self._lacking: set[int] = set()  # groups with entries of which only the payload is lost
         self._doubtful: set[int] = set()  # groups whose newest vote may be missing
-        self._proven = 0  # of the segment that is read, as of its last stop
         self._stored_until = 0  # the store has the current segment up to this position
-        self.aside: list[SegmentFile] = []  # unused segments that have to be removed
+        self.aside: list[Segment] = []  # unused segments that have to be removed
         self._rows: list[RowTuple] = []
         self.newest: Scan | None = None
         self.newest_footer: f.Record | None = None
@@ -162,7 +156,7 @@ class _Walk:
         out.spares = []
         last = out.segments.get(out.number)
         if last is not None:
-            scan = Scan(reader_of(self._files, last), last.uid, last.capacity)
+            scan = last.scan()
             for _ in scan.records():
                 continue
             out.flush_number = scan.flush_number
@@ -181,7 +175,7 @@ class _Walk:
         self._doubtful.update(self._out.groups.by_uid)
         self._incomplete.update(self._out.groups.by_uid)
 
-    def _spare(self, segment: SegmentFile) -> None:
+    def _spare(self, segment: Segment) -> None:
         """Keep a segment that was prepared and never used. Set it aside after a bad header."""
         out = self._out
         if not segment.damaged and not self.aside:
@@ -190,7 +184,7 @@ class _Walk:
         for at, finding in enumerate(out.findings):
             if finding.segment == segment.name:  # no record in it was ever acknowledged
                 problem = f"unused segment: {finding.what}"
-                out.findings[at] = RecoveryFinding(TORN, segment.name, 0, problem)
+                out.findings[at] = Finding(TORN, segment.name, 0, problem)
         del out.segments[segment.number]
         self.aside.append(segment)
 
@@ -237,19 +231,14 @@ class _Walk:
     def _is_used(self, number: int) -> bool:
         """Whether the segment holds any valid record, or the store's watermark."""
         segment = self._out.segments[number]
-        if segment.sealed or number == self._watermark[0]:
-            return True
-        scan = Scan(reader_of(self._files, segment), segment.uid, segment.capacity)
-        if next(scan.records(), None) is not None:
-            return True
-        return next(scan.find(f.RECORD_SIGN), None) is not None
+        return segment.sealed or number == self._watermark[0] or segment.has_record()
 
     def _was_spare(self, number: int) -> bool:
         """Whether an empty segment was prepared ahead: then its predecessor is still open."""
         previous = self._out.segments.get(number - 1)
         return previous is not None and not previous.sealed
 
-    def _check_seal(self, segment: SegmentFile) -> None:
+    def _check_seal(self, segment: Segment) -> None:
         """Report a segment that later ones follow and that is neither sealed nor abandoned."""
         if not segment.sealed:
             segment.damaged = True
@@ -258,18 +247,18 @@ class _Walk:
             problem = "the trailer is missing or damaged, but the log went on in a later segment"
             self._find(CORRUPT, segment.name, segment.capacity - f.RECORD_HEADER_BYTES, problem)
 
-    def _segment(self, segment: SegmentFile, followed: bool) -> None:
+    def _segment(self, segment: Segment, followed: bool) -> None:
         """Read all of a segment, even what the store has: an open one was never checked before."""
-        out = self._out
-        scan = Scan(reader_of(self._files, segment), segment.uid, segment.capacity)
-        stored_until = self._watermark[1] if segment.number == self._watermark[0] else 0
-        self._stored_until = stored_until
-        proven = stored_until
-        if segment.sealed or followed:
-            proven = max(proven, segment.abandoned_at or segment.capacity)
-        footer = None
+        out, footer = self._out, None
+        known = self._watermark[1] if segment.number == self._watermark[0] else 0
+        self._stored_until = stored_until = known
+        if followed:
+            known = max(known, segment.abandoned_at or segment.capacity)
+        scan = segment.scan()
+        judge = Judge(segment, scan, lambda: known, None)
         out.rows = rows = SegmentRows()
-        while True:
+        again = True
+        while again:
             for record, payload in scan.records():
                 out.records += 1
                 if record.kind == f.FOOTER:
@@ -278,84 +267,32 @@ class _Walk:
                     rows.note(record)
                     if record.position >= stored_until:
                         self._record(segment, record, payload)
-            if not self._stopped(segment, scan, proven, footer):
-                break
+            again = self._take(segment, judge.stopped(footer is not None))
         out.position, out.flush_number = scan.position, max(out.flush_number, scan.flush_number)
-        out.abandoned_at = max(scan.position, self._proven)
+        out.abandoned_at = max(scan.position, judge.proven)
         out.bytes_read += scan.position
         if followed:
             self._check_seal(segment)
         self.newest, self.newest_footer = scan, footer
 
-    def _stopped(
-        self, segment: SegmentFile, scan: Scan, proven: int, footer: f.Record | None
-    ) -> bool:
-        """Judge why the scan stopped; True if it was moved to a record after a bad place."""
-        position = scan.position
-        self._proven = proven = max(proven, scan.proven)
-        last = scan.last_nonzero()
-        if scan.problem == END and last == position:
-            if footer is not None or (position >= proven and position >= scan.batch_end):
-                return False
-            if position >= proven:
-                self._find(TORN, segment.name, position, "the last write is incomplete")
-                return False
-            problem = "records that were synced are not there"
-            self._corrupt(segment, position, problem, end=proven)
-            return False
-        if footer is None:
-            self._proven = proven = max(proven, scan.proven_by_later_marks())
-        if position >= proven and scan.problem != CUT_SHORT:
-            if footer is None:
-                problem = (
-                    f"{last - position} bytes of a write that was never synced ({scan.problem})"
-                )
-                self._find(TORN, segment.name, position, problem)
-            return False
-        return self._resume(segment, scan)
+    def _take(self, segment: Segment, stop: StopVerdict) -> bool:
+        """Note what is wrong at a stop and which groups it concerns; return whether to read on.
 
-    def _resume(self, segment: SegmentFile, scan: Scan) -> bool:
-        """Report a corrupt place and move the scan to the next valid record; False: none."""
-        bad, position = scan.bad, scan.position
-        scan.bad = None
-        if scan.problem == BAD_PAYLOAD and bad is not None and bad.end <= scan.limit:
-            self._corrupt(segment, position, "payload fails its checksum", bad, bad.end)
-            scan.position = bad.end
-            if bad.kind == f.ENTRY and bad.position >= self._stored_until:
-                self._entry(segment, bad, b"")
-            return True
-        after = next(scan.find(f.RECORD_SIGN), None)
-        end = after.position if after else scan.last_nonzero()
-        problem = f"{scan.problem} up to position {end}"
-        self._corrupt(segment, position, problem, end=end if scan.problem != CUT_SHORT else None)
-        if after is not None:
-            scan.position = after.position
-        return after is not None
-
-    def _corrupt(
-        self,
-        segment: SegmentFile,
-        position: int,
-        problem: str,
-        bad: f.Record | None = None,
-        end: int | None = None,
-    ) -> None:
-        """Report a corrupt place and note which groups it concerns.
-
-        `end` is the end of the bad place, if known. Before the watermark nothing is in doubt: the
-        store has the votes and the ends of logs, and its rows name the entries in that place.
+        Before the watermark nothing is in doubt: the store has the votes and the ends of logs, and
+        its rows name the entries in that place.
         """
-        segment.damaged = True
-        if bad is not None and bad.group:
-            self._find(CORRUPT, segment.name, position, problem, bad.group, bad.index)
-            if bad.kind == f.ENTRY:
-                self._lacking.add(bad.group)
-                return
-        else:
-            self._find(CORRUPT, segment.name, position, problem)
-        if end is not None and end <= self._stored_until:
-            return
-        self._doubt_all()
+        if stop.finding is None:
+            return stop.again
+        self._out.findings.append(stop.finding)
+        if stop.finding.verdict == CORRUPT:
+            segment.damaged = True
+            if stop.record is not None and stop.record.kind == f.ENTRY:
+                self._lacking.add(stop.record.group)
+                if stop.record.position >= self._stored_until:
+                    self._entry(segment, stop.record)
+            elif stop.end > self._stored_until:
+                self._doubt_all()
+        return stop.again
 
     def _doubt_if_new(self, record: f.Record) -> None:
         """Doubt a group whose first record comes after a hole, which may have held earlier ones.
@@ -371,11 +308,11 @@ class _Walk:
     def _find(
         self, verdict: str, name: str, position: int, problem: str, group: int = 0, index: int = 0
     ) -> None:
-        self._out.findings.append(RecoveryFinding(verdict, name, position, problem, group, index))
+        self._out.findings.append(Finding(verdict, name, position, problem, group, index))
 
-    def _record(self, segment: SegmentFile, record: f.Record, payload: memoryview) -> None:
+    def _record(self, segment: Segment, record: f.Record, payload: memoryview) -> None:
         if record.kind == f.ENTRY:
-            self._entry(segment, record, payload)
+            self._entry(segment, record)
             return
         self._close_rows()
         self._doubt_if_new(record)
@@ -389,7 +326,7 @@ class _Walk:
             self._lacking.discard(record.group)
         self._ops.append((record, segment.number, data))
 
-    def _entry(self, segment: SegmentFile, record: f.Record, payload: memoryview | bytes) -> None:
+    def _entry(self, segment: Segment, record: f.Record) -> None:
         self._doubt_if_new(record)
         problem = self._out.groups.entry(record)
         if problem:

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from myqueue.wal import format as f
+from myqueue.wal.check.segments import Segment
 from myqueue.wal.files import Files
 from myqueue.wal.read.scan import Scan
-from myqueue.wal.recover.inventory import SegmentFile
 
 
 def rewrite_tail(
     files: Files,
-    segments: Mapping[int, SegmentFile],
+    segments: Mapping[int, Segment],
     number: int,
     scan: Scan,
     footer: f.Record | None,
@@ -46,7 +46,7 @@ def rewrite_tail(
         segment.sealed = True
 
 
-def _write_trailer_again(files: Files, segment: SegmentFile) -> None:
+def _write_trailer_again(files: Files, segment: Segment) -> None:
     position = segment.capacity - f.RECORD_HEADER_BYTES
     trailer = files.read(segment.name, position, f.RECORD_HEADER_BYTES)
     files.write(segment.name, position, [trailer], True)

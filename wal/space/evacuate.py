@@ -18,12 +18,11 @@ from typing import Generic, NamedTuple, TypeVar
 from myqueue.errors import CorruptData
 from myqueue.wal import format as f
 from myqueue.wal.append import entry_checks
-from myqueue.wal.append.groups import Group, Row
 from myqueue.wal.append.journal import Journal
+from myqueue.wal.check.segments import Segment
 from myqueue.wal.files import Files
+from myqueue.wal.groups import Group, Row
 from myqueue.wal.read.reader import Entry, Reader
-from myqueue.wal.read.scan import Scan
-from myqueue.wal.recover.inventory import SegmentFile, reader_of
 from myqueue.wal.space.background import BackgroundJobs
 from myqueue.wal.store.index import Index
 
@@ -132,14 +131,14 @@ class Evacuator:
 
     # -- sources: generators that the background thread runs -----------------------------------
 
-    def scanned(self, segment: SegmentFile) -> Source[f.Record]:
+    def scanned(self, segment: Segment) -> Source[f.Record]:
         """Read a healthy segment from start to end. CorruptData if its footer is not reached.
 
         Entries before their log's start are left out: starts only rise.
         """
         groups, is_whole = self.journal.groups.by_uid, False
         portion: list[tuple[f.Record, Entry | None]] = []
-        scan = Scan(reader_of(self.files, segment), segment.uid, segment.capacity)
+        scan = segment.scan()
         until = scan.position + STEP_BYTES
         for record, payload in scan.records():
             if record.kind == f.FOOTER:

@@ -28,12 +28,12 @@ from typing import NamedTuple
 
 from myqueue.errors import CorruptData, RecordTooLarge
 from myqueue.wal import format as f
-from myqueue.wal.append.groups import Group, Groups
 from myqueue.wal.append.journal import Journal
+from myqueue.wal.check.segments import Segment
 from myqueue.wal.files import TRANSIENT, Files
+from myqueue.wal.groups import Group, Groups
 from myqueue.wal.read.reader import Damage, Reader
-from myqueue.wal.read.scan import footer_of, trailer_of
-from myqueue.wal.recover.inventory import SegmentFile, reader_of
+from myqueue.wal.read.scan import footer_of
 from myqueue.wal.space.background import BackgroundJobs
 from myqueue.wal.space.evacuate import Evacuator, Pass, in_snapshot
 from myqueue.wal.store.index import Index
@@ -49,8 +49,8 @@ _ORDERED = 1 << f.TRUNCATE | 1 << f.GROUP_REMOVED  # a reset counts as a TRUNCAT
 class ReclaimPlan(NamedTuple):
     """The segments that a pass removes, oldest first, and those it empties, sparsest first."""
 
-    to_remove: list[tuple[SegmentFile, bool]]  # True: older removals must be durable before this
-    to_empty: list[tuple[SegmentFile, bool]]  # True: it may hold live entries
+    to_remove: list[tuple[Segment, bool]]  # True: older removals must be durable before this
+    to_empty: list[tuple[Segment, bool]]  # True: it may hold live entries
 
 
 class Reclaimer:
@@ -150,7 +150,7 @@ class Reclaimer:
         if missing:
             yield from self.evacuator.until_indexed()
 
-    def _remove(self, segments: list[tuple[SegmentFile, bool]]) -> Pass[None]:
+    def _remove(self, segments: list[tuple[Segment, bool]]) -> Pass[None]:
         """Rename and unlink segments.
 
         If that fails, segments that still have their name return to the journal, for a later pass.
@@ -176,7 +176,7 @@ class Reclaimer:
             self._trash.pop()
             self._work.pause(PAUSE_S)
 
-    def _rename(self, segments: list[tuple[SegmentFile, bool]], moved: set[str]) -> None:
+    def _rename(self, segments: list[tuple[Segment, bool]], moved: set[str]) -> None:
         """Rename segments to `.trash`, noting each in `moved`; then unlink them."""
         for segment, ordered in segments:
             if ordered:
@@ -193,7 +193,7 @@ class Reclaimer:
             self._files.sync(None)
             self._unlink()
 
-    def _plan(self, sealed: list[tuple[SegmentFile, bool]], now_ms: int) -> ReclaimPlan:
+    def _plan(self, sealed: list[tuple[Segment, bool]], now_ms: int) -> ReclaimPlan:
         """Decide about each sealed segment.
 
         A segment with True is needed: its first mark says where the log abandoned the one before.
@@ -201,8 +201,8 @@ class Reclaimer:
         with self._index.store.view() as view:
             groups = view.groups()
         held: set[int] | None = set()  # groups with records in segments that stay; None: any group
-        to_remove: list[tuple[SegmentFile, bool]] = []
-        sparse: list[tuple[float, SegmentFile, bool]] = []
+        to_remove: list[tuple[Segment, bool]] = []
+        sparse: list[tuple[float, Segment, bool]] = []
         emptied: set[int] = set()
         sparse_before, self._sparse = self._sparse, {}
         for segment, is_needed in sealed:
@@ -248,7 +248,7 @@ class Reclaimer:
             del self._costly[number]
         return True
 
-    def _sealed(self, target: tuple[int, int]) -> list[tuple[SegmentFile, bool]]:
+    def _sealed(self, target: tuple[int, int]) -> list[tuple[Segment, bool]]:
         """Return segments before `target`, and whether the log abandoned the one before each."""
         segments = self._journal.segments
         out = []
@@ -258,12 +258,11 @@ class Reclaimer:
                 out.append((segments[number], before is not None and before.abandoned_at > 0))
         return out
 
-    def footer(self, segment: SegmentFile) -> list[f.FooterRow] | None:
+    def footer(self, segment: Segment) -> list[f.FooterRow] | None:
         """Return the rows of a segment's footer; None if it cannot be read."""
-        read = reader_of(self._files, segment)
         try:
-            trailer = trailer_of(read, segment.uid, segment.capacity)
-            return footer_of(read, segment.uid, trailer) if trailer is not None else None
+            trailer = segment.trailer()
+            return None if trailer is None else footer_of(segment.read, segment.uid, trailer)
         except OSError as error:  # an unreadable sector
             if error.errno in TRANSIENT:
                 raise
@@ -276,7 +275,7 @@ class Reclaimer:
 
     def _live_share(
         self,
-        segment: SegmentFile,
+        segment: Segment,
         rows: list[f.FooterRow] | None,
         groups: Groups,
         held: set[int] | None,
@@ -304,7 +303,7 @@ class Reclaimer:
 
     # -- emptying ------------------------------------------------------------------------------
 
-    def _empty(self, segment: SegmentFile, may_have_entries: bool) -> Pass[None]:
+    def _empty(self, segment: Segment, may_have_entries: bool) -> Pass[None]:
         """Evacuate this segment. Mostly that is a vote or the like, and it need not be read."""
         number = segment.number
         try:
@@ -324,7 +323,7 @@ class Reclaimer:
             return
         self._emptied[number] = self._journal.end
 
-    def _is_costly(self, segment: SegmentFile) -> Pass[bool]:
+    def _is_costly(self, segment: Segment) -> Pass[bool]:
         """Whether the segment holds a snapshot that is too large to be moved.
 
         Footers do not say how large a snapshot is. Moving a large one would fill a segment that

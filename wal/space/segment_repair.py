@@ -22,13 +22,12 @@ from collections.abc import Callable
 from functools import partial
 
 from myqueue.wal import format as f
-from myqueue.wal.append.groups import Group, Row
+from myqueue.wal.check.check_segment import SegmentCheck
+from myqueue.wal.check.segments import Segment, examine
 from myqueue.wal.files import TRANSIENT
-from myqueue.wal.recover.inventory import SegmentFile
+from myqueue.wal.groups import Group, Row
 from myqueue.wal.space.evacuate import Pass, Unmoved
 from myqueue.wal.space.reclaim import ROOM_SEGMENTS, Reclaimer
-from myqueue.wal.tools.check_segment import SegmentCheck
-from myqueue.wal.tools.segments import examine
 
 STEP_ROWS = 256
 VERIFY_ROWS = 8192  # verified in one job
@@ -83,7 +82,7 @@ class SegmentRepair:
     # -- examining -----------------------------------------------------------------------------
 
     @property
-    def _segment(self) -> SegmentFile | None:
+    def _segment(self) -> Segment | None:
         """The segment; None if it was reclaimed because nothing in it was needed any more."""
         return self._journal.segments.get(self.number)
 
@@ -114,7 +113,7 @@ class SegmentRepair:
         self.unreadable += rows
         self.unreported += rows
 
-    def _kinds_in(self, segment: SegmentFile) -> list[f.FooterRow] | None:
+    def _kinds_in(self, segment: Segment) -> list[f.FooterRow] | None:
         """Return the kinds of records of each group in the segment; None if that is unknown."""
         rows = self._reclaimer.footer(segment)
         if rows is not None:

@@ -22,9 +22,9 @@ from typing import Any
 
 from myqueue.errors import MyQueueError, StoreBroken
 from myqueue.wal.files import lock_directory, unlock_directory
+from myqueue.wal.identity import identity_of
 from myqueue.wal.store.guard import check_file
 from myqueue.wal.store.store import Store
-from myqueue.wal.tools.locate import LogLocation
 
 SCHEMA = "myq.store.state/1"
 NAME = "store"
@@ -41,7 +41,7 @@ def lines(folder: str, *, rows: bool = True) -> Iterator[dict[str, Any]]:
         check_file(directory)
         store = Store(directory, read_only=True)
         try:
-            identity = LogLocation(os.path.join(folder, "wal"), folder).identity()
+            identity = identity_of(folder)
             disk, daemon = (identity.disk, identity.daemon) if identity else ("", "")
             head = {"schema": SCHEMA, "disk": disk, "daemon": daemon}
             yield head | {"watermark": list(store.watermark)}

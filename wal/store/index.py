@@ -24,8 +24,8 @@ from typing import NamedTuple
 
 from myqueue.errors import DiskFull, StateInvalid, WrongProcess
 from myqueue.wal import format as f
-from myqueue.wal.append.groups import Op, Relocated, Row, RowTuple
 from myqueue.wal.fork_guard import refuse_after_fork, wrong_process
+from myqueue.wal.groups import Op, Relocated, Row, RowTuple
 from myqueue.wal.store.store import STATE_KEY_BYTES_MAX, StateChange, Store
 
 COMMIT_INTERVAL_S = 0.1

@@ -34,8 +34,8 @@ import lmdb
 
 from myqueue.errors import DirectoryUnusable, DiskFull, StoreBroken
 from myqueue.wal import format as f
-from myqueue.wal.append.groups import Group, Op, RowTuple
 from myqueue.wal.fork_guard import refuse_after_fork, wrong_process
+from myqueue.wal.groups import Group, Op, RowTuple
 from myqueue.wal.store import map_limit
 from myqueue.wal.store.guard import STATE_FILE, check_before_opening, note_broken, note_closed
 from myqueue.wal.store.view import GROUP_KEY, KEY, LAST, ROW, TABLES, View, sealed

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from myqueue.errors import StoreBroken
-from myqueue.wal.append.groups import Group, Groups, Row
+from myqueue.wal.groups import Group, Groups, Row
 
 if TYPE_CHECKING:
     from myqueue.wal.store.store import Store

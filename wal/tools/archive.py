@@ -23,11 +23,8 @@ from zlib import crc32
 
 from myqueue.errors import CorruptData
 from myqueue.wal import format as f
-from myqueue.wal.files import Files
-from myqueue.wal.identity import Identity
-from myqueue.wal.tools.check_segment import Progress, SegmentCheck
-from myqueue.wal.tools.locate import MANIFEST
-from myqueue.wal.tools.segments import (
+from myqueue.wal.check.check_segment import Progress, SegmentCheck
+from myqueue.wal.check.segments import (
     CORRUPT,
     Finding,
     ReadableFiles,
@@ -37,6 +34,9 @@ from myqueue.wal.tools.segments import (
     is_followed,
     survey,
 )
+from myqueue.wal.files import Files
+from myqueue.wal.identity import Identity
+from myqueue.wal.tools.locate import MANIFEST
 
 SCHEMA = "myq.wal.manifest/1"
 PART = ".part"

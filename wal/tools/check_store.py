@@ -16,14 +16,14 @@ from collections.abc import Callable, Generator, Iterator
 
 from myqueue.errors import DirectoryLocked, MisuseError, StoreBroken
 from myqueue.wal import format as f
-from myqueue.wal.append.groups import Group, Row
+from myqueue.wal.check.check_segment import Progress, SegmentCheck
+from myqueue.wal.check.segments import CORRUPT, Finding, Segment, survey
 from myqueue.wal.files import lock_directory, unlock_directory
+from myqueue.wal.groups import Group, Row
 from myqueue.wal.store.guard import check_file
 from myqueue.wal.store.store import Store
 from myqueue.wal.store.view import View
-from myqueue.wal.tools.check_segment import Progress, SegmentCheck
 from myqueue.wal.tools.locate import LogLocation
-from myqueue.wal.tools.segments import CORRUPT, Finding, Segment, survey
 from myqueue.wal.tools.verify import GroupReplay
 
 NAME = "store"

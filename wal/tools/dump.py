@@ -15,9 +15,8 @@ from collections.abc import Callable, Generator, Iterator
 from typing import NamedTuple
 
 from myqueue.wal import format as f
-from myqueue.wal.read.scan import footer_of
-from myqueue.wal.tools.check_segment import do_nothing
-from myqueue.wal.tools.segments import (
+from myqueue.wal.check.check_segment import do_nothing
+from myqueue.wal.check.segments import (
     CORRUPT,
     Finding,
     ReadableFiles,
@@ -27,7 +26,8 @@ from myqueue.wal.tools.segments import (
     list_segments,
     synced_to,
 )
-from myqueue.wal.tools.verdict import Judge
+from myqueue.wal.check.verdict import Judge
+from myqueue.wal.read.scan import footer_of
 
 HIGHEST = 2**64 - 1
 _WITH_INDEX = (f.ENTRY, f.TRUNCATE, f.COMMIT, f.SNAPSHOT, f.START)

@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 from myqueue.errors import FormatUnknown
 from myqueue.wal import format as f
-from myqueue.wal.read.scan import footer_of
-from myqueue.wal.tools.check_segment import SegmentCheck
-from myqueue.wal.tools.segments import (
+from myqueue.wal.check.check_segment import SegmentCheck
+from myqueue.wal.check.segments import (
     CORRUPT,
     FRESH,
     TRASH,
@@ -23,6 +22,7 @@ from myqueue.wal.tools.segments import (
     examine,
     foreign,
 )
+from myqueue.wal.read.scan import footer_of
 
 OPEN, SEALED, SPARE, FRESH_STATE, TRASH_STATE = "open", "sealed", "spare", "new", "trash"
 DAMAGED = "damaged"

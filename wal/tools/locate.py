@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from myqueue.errors import FormatUnknown
 from myqueue.wal import format as f
 from myqueue.wal.files import RealFiles
-from myqueue.wal.identity import FILE_NAME, Identity, load_identity
+from myqueue.wal.identity import FILE_NAME, Identity, identity_of
 
 MANIFEST = "manifest.json"
 ONLOOKER_FILES_MAX = 4
@@ -34,13 +34,7 @@ class LogLocation:
 
     def identity(self) -> Identity | None:
         """Return the identity in the daemon's folder, if there is one."""
-        if self.daemon is None:
-            return None
-        files = RealFiles(self.daemon, read_only=True)
-        try:
-            return load_identity(files, os.path.join(self.daemon, FILE_NAME))
-        finally:
-            files.close()
+        return None if self.daemon is None else identity_of(self.daemon)
 
     def owner(self) -> bytes | None:
         """Return the disk's uuid that all segments must carry, if it is known."""

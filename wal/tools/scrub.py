@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 
+from myqueue.wal.check.check_segment import PROGRESS_BYTES, Progress, SegmentCheck
+from myqueue.wal.check.segments import CORRUPT, Finding, ReadableFiles, Segment, examine, synced_to
 from myqueue.wal.files import TRANSIENT
-from myqueue.wal.tools.check_segment import PROGRESS_BYTES, Progress, SegmentCheck
-from myqueue.wal.tools.segments import CORRUPT, Finding, ReadableFiles, Segment, examine, synced_to
 
 RECORD_COST_BYTES = 1024
 FINDINGS_MAX = 100  # of one segment; it is emptied anyway

@@ -21,9 +21,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from myqueue.wal import format as f
-from myqueue.wal.append.groups import Groups
-from myqueue.wal.tools.check_segment import Progress, SegmentCheck, do_nothing
-from myqueue.wal.tools.segments import (
+from myqueue.wal.check.check_segment import Progress, SegmentCheck, do_nothing
+from myqueue.wal.check.segments import (
     CORRUPT,
     TORN,
     Finding,
@@ -34,7 +33,8 @@ from myqueue.wal.tools.segments import (
     survey,
     synced_to,
 )
-from myqueue.wal.tools.verdict import bit_of_payload, corrected_record
+from myqueue.wal.check.verdict import bit_of_payload, corrected_record
+from myqueue.wal.groups import Groups
 
 __all__ = ["Finding", "Progress", "Summary", "verify"]
 

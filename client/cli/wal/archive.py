@@ -14,12 +14,12 @@ from myqueue.cli.shared import output
 from myqueue.cli.wal.commands import line, opened, path_argument
 from myqueue.errors import DirectoryLocked, MisuseError
 from myqueue.wal import format as f
+from myqueue.wal.check.check_segment import Progress
+from myqueue.wal.check.segments import CORRUPT, Finding, survey
 from myqueue.wal.files import RealFiles, lock_directory
 from myqueue.wal.tools.archive import Archived
 from myqueue.wal.tools.archive import archive as archived
-from myqueue.wal.tools.check_segment import Progress
 from myqueue.wal.tools.locate import LogLocation
-from myqueue.wal.tools.segments import CORRUPT, Finding, survey
 
 
 @dataclass

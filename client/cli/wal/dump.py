@@ -16,10 +16,10 @@ from myqueue.cli.wal.commands import group_uid, opened, path_argument, span
 from myqueue.cli.wal.lines import as_line
 from myqueue.cli.wal.payload import decoded
 from myqueue.wal import format as f
+from myqueue.wal.check.segments import Finding
 from myqueue.wal.files import RealFiles
 from myqueue.wal.tools.dump import Dump, DumpedRecord, RecordFilter
 from myqueue.wal.tools.locate import LogLocation
-from myqueue.wal.tools.segments import Finding
 
 POLL_S = 0.1
 SETTLE_S = 0.02

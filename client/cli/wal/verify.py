@@ -11,10 +11,10 @@ import click
 
 from myqueue.cli.shared import output
 from myqueue.cli.wal.commands import line, opened, path_argument, title
+from myqueue.wal.check.check_segment import Progress
+from myqueue.wal.check.segments import CORRUPT, Finding
 from myqueue.wal.tools.archive import load_manifest, missing_from
-from myqueue.wal.tools.check_segment import Progress
 from myqueue.wal.tools.locate import LogLocation
-from myqueue.wal.tools.segments import CORRUPT, Finding
 from myqueue.wal.tools.verify import Summary
 from myqueue.wal.tools.verify import verify as verified
 

@@ -12,9 +12,9 @@ from typing import NamedTuple, Protocol
 
 from myqueue.errors import FormatUnknown
 from myqueue.wal import format as f
-from myqueue.wal.append.layout import SegmentRows
-from myqueue.wal.tools.segments import CORRUPT, Finding, Segment
-from myqueue.wal.tools.verdict import Judge
+from myqueue.wal.check.segments import CORRUPT, Finding, Segment
+from myqueue.wal.check.verdict import Judge
+from myqueue.wal.footer_rows import SegmentRows
 
 PROGRESS_BYTES = 4 << 20
 _FIELDS = f.FooterRow._fields

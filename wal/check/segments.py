@@ -1,8 +1,8 @@
-"""Segments read from outside: files of a log that a daemon may be writing right now.
+"""Segments as files: names, headers, trailers. A daemon may be writing them right now.
 
-Nothing here takes a lock or writes. Files may change at any time: a segment may be sealed, renamed
-to `.trash`, or removed between its listing and its opening. So files are read when the answer is
-needed, and `FileNotFoundError` means "reclaimed", never "damaged".
+Nothing here takes a lock or writes. For a reader from outside, files may change at any time: a
+segment may be sealed, renamed to `.trash`, or removed between its listing and its opening. So files
+are read when the answer is needed, and `FileNotFoundError` means "reclaimed", never "damaged".
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from zlib import crc32
 
 from myqueue.errors import FormatUnknown
 from myqueue.wal import format as f
+from myqueue.wal.check.bit_flip import corrected
 from myqueue.wal.read.scan import Scan, previous_abandoned_at, trailer_of
-from myqueue.wal.tools.bit_flip import corrected
 
 TORN, CORRUPT = "torn", "corrupt"
 FRESH, TRASH = ".seg.new", ".seg.trash"
@@ -60,7 +60,8 @@ class Finding:
 class Segment:
     """One file and the fields of its header; `finding` if the header or the size is wrong.
 
-    `readable` is False if the bytes after the header cannot be read as this segment's records.
+    `readable` is False if the bytes after the header cannot be read as this segment's records. The
+    last three fields are its daemon's, which knows more than the file says.
     """
 
     look: ReadableFiles
@@ -73,6 +74,10 @@ class Segment:
     owner: bytes = b""
     finding: Finding | None = None
     readable: bool = True
+    sealed: bool = False  # as of the daemon's start
+    damaged: bool = False
+    # Not 0: the log left this segment unsealed because it was damaged; all before here was synced.
+    abandoned_at: int = 0
 
     def read(self, position: int, length: int) -> bytes:
         """Return up to `length` bytes of the file."""
@@ -87,9 +92,11 @@ class Segment:
         return trailer_of(self.read, self.uid, self.capacity)
 
     def is_used(self) -> bool:
-        """Whether it holds any valid record."""
-        if not self.readable or self.trailer() is not None:
-            return True
+        """Whether it holds any valid record, or cannot be read."""
+        return not self.readable or self.trailer() is not None or self.has_record()
+
+    def has_record(self) -> bool:
+        """Whether any valid record stands in it."""
         scan = self.scan()
         if next(scan.records(), None) is not None:
             return True
