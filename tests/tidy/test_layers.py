@@ -15,6 +15,8 @@ BAD = [
     (layers.layer, "wal/read/x.py", "from myqueue.wal.store.store import Store"),
     (layers.layer, "wal/store/x.py", "from myqueue.wal.append.journal import Journal"),
     (layers.layer, "wal/space/x.py", "from myqueue.wal.recover.recovery import recover"),
+    (layers.layer, "wal/space/x.py", "from myqueue.wal.tools.verify import verify"),
+    (layers.layer, "wal/check/x.py", "from myqueue.wal.recover.recovery import recover"),
     (layers.layer, "wal/tools/x.py", "from myqueue.wal.append.journal import Journal"),
     (layers.layer, "wal/tools/x.py", "from myqueue.wal.append.writer import Writer"),
     (layers.layer, "wal/tools/x.py", "from myqueue.wal.space import reclaim"),

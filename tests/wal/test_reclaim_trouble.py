@@ -195,3 +195,43 @@ def test_a_hint_is_salvaged_with_the_segment_it_stands_in(worlds: Any) -> None:
 def salvaged(world: World, number: int) -> None:
     for _ in SegmentRepair(world.reclaimer, number, lambda uid: False).run():
         world.reclaim_quietly()
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_repaired_segment_stays_as_long_as_records_that_it_takes_back(
+    worlds: Any, is_known: bool
+) -> None:
+    """W12: a replay of the older segment alone would bring back what was truncated. A record that
+    nobody can read may be a truncation of any group.
+    """
+    world = quiet_world(worlds, 2)
+    world.append(2, world.models[2], world.journal.groups.by_uid[2])
+    fill(world, 1, 1)
+    world.journal.leave_segment()
+    number = world.journal.end[0]
+    world.journal.commit_hint(1, 1)
+    world.journal.commit_hint(1, 2)  # so the first one is not in force
+    if is_known:
+        world.truncate(2, world.models[2], world.journal.groups.by_uid[2])
+    world.journal.leave_segment()
+    world.commit()
+    segment = world.journal.segments[number]
+    segment.damaged = True
+    if not is_known:
+        for position in (4096 - 50, 512 + 72 + 20, 512 + 72 + 30):  # its trailer, the first hint
+            world.disk.flip(segment.name, position, 1)
+    repair = SegmentRepair(world.reclaimer, number, lambda uid: False)
+    steps = repair.run()
+    for _ in range(200):
+        next(steps)
+        world.reclaim_quietly()
+    assert repair.is_waiting and number in world.journal.segments
+    assert not world.reclaimer.has_more, "another pass has nothing to do"
+    fill(world, 1, 1)
+    drop(world, 1)
+    fill(world, 1, 1)
+    for _ in steps:
+        world.reclaim_quietly()
+    assert number not in world.journal.segments and min(world.journal.segments) > number
+    world.check()
+    world.check_rebuild()
