@@ -288,6 +288,25 @@ def test_entries_taken_back_while_a_segment_is_emptied(worlds: Any) -> None:
     world.check_rebuild()
 
 
+def test_entries_taken_back_between_a_reading_and_its_copy(worlds: Any) -> None:
+    """The index still shows them, until it has the truncation; a copy would undo it."""
+    world = quiet_world(worlds, 2)
+    world.append(2, world.models[2], world.journal.groups.by_uid[2])
+    fill(world, 1, 2)
+    drop(world, 1)
+    evacuator = world.reclaimer.evacuator
+    steps = evacuator.evacuate(1, evacuator.scanned(world.journal.segments[1]))
+    world.truncate(2, world.models[2], world.journal.groups.by_uid[2])
+    for _ in range(30):
+        next(steps)
+    assert not evacuator.relocated_bytes, "nothing is known for certain yet"
+    for _ in steps:
+        world.commit()
+    world.commit()
+    world.check()
+    world.check_rebuild()
+
+
 def test_a_pass_before_the_first_poll_does_not_set_the_watermark_back(worlds: Any) -> None:
     world = quiet_world(worlds, 1)
     fill(world, 1, 2)

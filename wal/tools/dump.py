@@ -29,7 +29,6 @@ from myqueue.wal.check.segments import (
 from myqueue.wal.check.verdict import Judge
 from myqueue.wal.read.scan import footer_of
 
-HIGHEST = 2**64 - 1
 _WITH_INDEX = (f.ENTRY, f.TRUNCATE, f.COMMIT, f.SNAPSHOT, f.START)
 
 
