@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from myqueue.wal.files import RealFiles
+from myqueue.wal.files import RealFiles, replace_file
 from myqueue.wal.store.store import Store
 from myqueue.wal.store.view import LAST
 
@@ -149,12 +149,4 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def _write(files: RealFiles, name: str, fields: Mapping[str, Any]) -> None:
-    raw = (json.dumps(dict(fields), indent=1) + "\n").encode()
-    new = name + ".new"
-    if new in files.list():
-        files.move(new, None)
-    files.create(new, len(raw))
-    files.write(new, 0, [raw], False)
-    files.sync(new)
-    files.move(new, name)
-    files.sync(None)
+    replace_file(files, name, (json.dumps(dict(fields), indent=1) + "\n").encode())

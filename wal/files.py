@@ -229,6 +229,18 @@ def _after(buffers: list[Buffer], written: int) -> list[Buffer]:
     return []
 
 
+def replace_file(files: Files, name: str, raw: bytes, part: str = ".new") -> None:
+    """Write a small file as a whole, durably: a crash leaves the old one or this one."""
+    temporary = name + part
+    if temporary in files.list():
+        files.move(temporary, None)
+    files.create(temporary, len(raw))
+    files.write(temporary, 0, [raw], False)
+    files.sync(temporary)
+    files.move(temporary, name)
+    files.sync(None)
+
+
 def lock_directory(directory: str) -> int:
     """Lock the directory until `unlock_directory`, or until the process ends; return a descriptor.
 

@@ -11,6 +11,7 @@ the log's start, if the log is empty).
 
 from __future__ import annotations
 
+from operator import attrgetter
 from struct import Struct
 from typing import NamedTuple
 from zlib import crc32
@@ -18,7 +19,13 @@ from zlib import crc32
 from myqueue.errors import StoreBroken
 from myqueue.wal import format as f
 
-_SAVED = Struct("<18QI")
+_SAVED_NAMES = (
+    *("uid", "first_index", "start_term", "start_offset", "start_chain", "term", "vote"),
+    *("commit_index", "snapshot_index", "snapshot_term", "created_at", "hard_state_at"),
+    *("start_at", "snapshot_at", "snapshot_from", "snapshot_position", "pending_from"),
+    *("pending_position", "snapshot_parts"),
+)
+_SAVED, _saved_fields = Struct("<18QI"), attrgetter(*_SAVED_NAMES)
 _HINT = Struct("<Q")
 _HAS_HINT = 16  # among the flags
 
@@ -187,29 +194,13 @@ class Group:
         """Encode the group for the store, without its tail: the index table has that."""
         created = self.created or b""
         has_created = self.created is not None
-        fixed = _SAVED.pack(
-            self.uid,
-            self.first_index,
-            self.start_term,
-            self.start_offset,
-            self.start_chain,
-            self.term,
-            self.vote,
-            self.commit_index,
-            self.snapshot_index,
-            self.snapshot_term,
-            self.created_at,
-            self.hard_state_at,
-            self.start_at,
-            self.snapshot_at,
-            self.snapshot_from,
-            self.snapshot_position,
-            self.pending_from,
-            self.pending_position,
-            self.snapshot_parts,
-        )
         flags = has_created | self.incomplete << 1 | self.doubtful << 2 | self.lacking << 3
-        body = fixed + bytes((flags | _HAS_HINT,)) + _HINT.pack(self.hint_at) + created
+        body = (
+            _SAVED.pack(*_saved_fields(self))
+            + bytes((flags | _HAS_HINT,))
+            + _HINT.pack(self.hint_at)
+            + created
+        )
         return body + crc32(body).to_bytes(4, "little")
 
     @classmethod
@@ -218,28 +209,9 @@ class Group:
         body = raw[:-4]
         if len(raw) < _SAVED.size + 5 or crc32(body).to_bytes(4, "little") != raw[-4:]:
             raise StoreBroken("a group's row in the store fails its checksum")
-        fields = _SAVED.unpack_from(body)
-        group = cls(fields[0])
-        (
-            group.first_index,
-            group.start_term,
-            group.start_offset,
-            group.start_chain,
-            group.term,
-            group.vote,
-            group.commit_index,
-            group.snapshot_index,
-            group.snapshot_term,
-            group.created_at,
-            group.hard_state_at,
-            group.start_at,
-            group.snapshot_at,
-            group.snapshot_from,
-            group.snapshot_position,
-            group.pending_from,
-            group.pending_position,
-            group.snapshot_parts,
-        ) = fields[1:]
+        group = cls(0)
+        for name, value in zip(_SAVED_NAMES, _SAVED.unpack_from(body), strict=True):
+            setattr(group, name, value)
         flags, rest = body[_SAVED.size], body[_SAVED.size + 1 :]
         if flags & _HAS_HINT:  # a row of an older program lacks the hint's place
             (group.hint_at,), rest = _HINT.unpack_from(rest), rest[_HINT.size :]

@@ -15,7 +15,7 @@ from random import Random
 from zlib import crc32
 
 from myqueue.errors import IdentityMismatch, MisuseError
-from myqueue.wal.files import Files, RealFiles
+from myqueue.wal.files import Files, RealFiles, replace_file
 
 FILE_NAME = "identity"
 FILE_BYTES_MAX = 4096
@@ -93,14 +93,7 @@ def _write(files: Files, identity: Identity) -> None:
             f"an identity of {len(raw)} bytes; {FILE_BYTES_MAX} at most",
             hint="Give the cluster and the daemon shorter names.",
         )
-    temporary = FILE_NAME + ".new"
-    if temporary in files.list():
-        files.move(temporary, None)
-    files.create(temporary, len(raw))
-    files.write(temporary, 0, [raw], False)
-    files.sync(temporary)
-    files.move(temporary, FILE_NAME)
-    files.sync(None)
+    replace_file(files, FILE_NAME, raw)
 
 
 def _crc(identity: Identity) -> int:

@@ -197,6 +197,36 @@ def salvaged(world: World, number: int) -> None:
         world.reclaim_quietly()
 
 
+def test_what_an_evacuation_cannot_move_is_its_result(worlds: Any) -> None:
+    """W16, R2: an entry that can't be read, and a vote that may be an old one, stay where they are;
+    all else is appended again.
+    """
+    world = quiet_world(worlds, 3)
+    for uid in (2, 3):
+        world.append(uid, world.models[uid], world.journal.groups.by_uid[uid])
+        world.vote(uid, world.models[uid], world.journal.groups.by_uid[uid])
+    fill(world, 1, 1)
+    with world.store.view() as view:
+        rows, _ = view.rows_in_segment(1)
+    rows.sort(key=lambda row: row.position)
+    bad = next(row for row in rows if row.group == 2)
+    world.disk.flip(world.journal.segments[1].name, bad.position + 20, 1)
+    doubtful = world.journal.groups.by_uid[3]
+    doubtful.doubtful = True
+    evacuator = world.reclaimer.evacuator
+    steps = evacuator.evacuate(1, evacuator.looked_up(rows))
+    try:
+        while True:
+            next(steps)
+            world.commit()
+    except StopIteration as end:
+        unmoved = end.value
+    world.commit()
+    assert unmoved.entries == [bad] and unmoved.groups == [doubtful]
+    assert [row for row in rows if evacuator.is_live(1, row)] == [bad]
+    assert doubtful.holds(1) and not world.journal.groups.by_uid[2].holds(1)
+
+
 @pytest.mark.parametrize("is_known", [True, False])
 def test_a_repaired_segment_stays_as_long_as_records_that_it_takes_back(
     worlds: Any, is_known: bool

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -34,7 +34,7 @@ from myqueue.wal.check.segments import (
     is_followed,
     survey,
 )
-from myqueue.wal.files import Files
+from myqueue.wal.files import Files, replace_file
 from myqueue.wal.identity import Identity
 from myqueue.wal.tools.locate import MANIFEST
 
@@ -103,7 +103,7 @@ def _archive_one(
     check = SegmentCheck(copy)
     for event in check.run():
         if isinstance(event, Finding):
-            event = _of_source(event, name)
+            event = replace(event, segment=name)  # not the copy
         yield event
     if not check.clean or check.footer_rows is None:
         target.move(name + PART, None)
@@ -113,20 +113,6 @@ def _archive_one(
     target.sync(None)
     _remember(target, manifest, segment, check.footer_rows, digest)
     yield Archived(name, segment.capacity, True)
-
-
-def _of_source(finding: Finding, name: str) -> Finding:
-    """Return a finding about the copy as one about the segment that was copied."""
-    return Finding(
-        finding.verdict,
-        name,
-        finding.position,
-        finding.what,
-        finding.group,
-        finding.index,
-        finding.byte,
-        finding.bit,
-    )
 
 
 def _copy(segment: Segment, target: Files) -> str:
@@ -201,15 +187,7 @@ def _remember(
     }
     manifest["segments"] = sorted([*kept, new], key=lambda row: row["number"])
     manifest["crc"] = _crc(manifest)
-    raw = (json.dumps(manifest, indent=1) + "\n").encode()
-    part = MANIFEST + PART
-    if part in target.list():
-        target.move(part, None)
-    target.create(part, len(raw))
-    target.write(part, 0, [raw], False)
-    target.sync(part)
-    target.move(part, MANIFEST)
-    target.sync(None)
+    replace_file(target, MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode(), PART)
 
 
 def load_manifest(files: ReadableFiles) -> dict[str, Any] | None:
