@@ -18,6 +18,7 @@ from myqueue.daemons.raft.membership import ConfigHistory
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.replication.replica import Replica
 from myqueue.wal.append.writer import Writer
+from myqueue.wal.check.verdict import Judge, StopVerdict
 from myqueue.wal.groups import Group
 from myqueue.wal.recover import recovery
 
@@ -295,10 +296,10 @@ def bug_reported_before_it_was_written() -> list[Any]:
 def bug_every_bad_place_is_torn() -> list[Any]:
     """W5: recovery cuts at the first bad record, synced or not (camunda)."""
 
-    def stopped(self: Any, segment: Any, scan: Any, proven: int, footer: Any) -> bool:
-        return False
+    def stopped(self: Judge) -> StopVerdict:
+        return StopVerdict(False)
 
-    return [(recovery._Walk, "_stopped", stopped)]
+    return [(Judge, "stopped", stopped)]
 
 
 def bug_the_page_cache_is_believed() -> list[Any]:

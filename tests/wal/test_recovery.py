@@ -288,6 +288,24 @@ def test_a_lost_trailer_of_the_newest_segment_is_written_again(rig: Rig) -> None
     assert found == [one for one in rig.log if _segment_of(one) == 1]
 
 
+def test_a_trailer_proves_its_footer(rig: Rig) -> None:
+    """W5: no mark stands behind the footer, and no segment behind this one."""
+    fill(rig, 2)
+    rig.settle()
+    disk, name = SimDisk(), segments(rig.disk)[0]
+    disk.create(name, 4096)
+    disk.write(name, 0, [rig.disk.contents(name)], True)
+    disk.sync(None)
+    trailer = f.record_at(
+        disk.read(name, 4096 - 72, 72), 0, 4096 - 72, f.segment_seed(int(name[13:29], 16))
+    )
+    assert trailer is not None
+    disk.flip(name, trailer.offset + 80)
+    out, found = recovered(disk)
+    assert [(one.verdict, one.position) for one in out.findings] == [(CORRUPT, trailer.offset)]
+    assert found == [one for one in rig.log if _segment_of(one) == 1]
+
+
 def test_a_missing_segment_behind_an_open_one_is_corrupt(rig: Rig) -> None:
     """W19."""
     fill(rig, 4)

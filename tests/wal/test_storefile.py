@@ -164,8 +164,8 @@ def test_after_another_boot_all_is_read_first(whole: Path, monkeypatch: pytest.M
     """L11: the machine may have lost power, so another process reads every value."""
     Store(str(whole)).close()
     checks = []
-    check = guard._check_in_child
-    monkeypatch.setattr(guard, "_check_in_child", lambda d: (checks.append(d), check(d)))
+    check = guard.check_in_child
+    monkeypatch.setattr(guard, "check_in_child", lambda d: (checks.append(d), check(d)))
     Store(str(whole)).close()
     assert not checks
     monkeypatch.setattr(guard, "boot_id", lambda: b"another")

@@ -107,7 +107,7 @@ class SegmentCheck:
                 if position >= report_at:
                     yield Progress(position, segment.capacity, name)
                     report_at = position + PROGRESS_BYTES
-            stop = self.judge.stopped(self.footer is not None)
+            stop = self.judge.stopped()
             if stop.finding is not None:
                 yield self._found(stop.finding)
                 self.is_explained &= stop.record is not None

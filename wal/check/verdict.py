@@ -65,11 +65,11 @@ class Judge:
         self._doubted, self._marks_prove = -1, 0
         return self.sealed
 
-    def stopped(self, footer_seen: bool) -> StopVerdict:
+    def stopped(self) -> StopVerdict:
         """Judge the scan's stop. Called again at the same place after a second reading."""
         scan, position = self._scan, self._scan.position
         blank = scan.problem == END and scan.last_nonzero() == position
-        if blank and footer_seen:
+        if blank and scan.footer is not None:
             return StopVerdict(False)
         ends_batch = blank and position >= scan.batch_end
         if self._wait is None:
@@ -139,6 +139,8 @@ class Judge:
         self._scan.position = record.end
         if record.kind == f.MARK:
             self._scan.batch_end = record.end + record.offset
+        elif record.kind == f.FOOTER:
+            self._scan.footer = record
         index = record.index if record.group else 0
         name = self._segment.name
         finding = Finding(

@@ -35,6 +35,7 @@ class Scan:
         self.batch_end = self.position
         self.proven = 0  # what the marks read so far prove to be synced
         self.flush_number = 0
+        self.footer: f.Record | None = None
 
     def records(self) -> Iterator[tuple[f.Record, memoryview]]:
         """Yield records with their payloads; may be called again after `position` was moved."""
@@ -66,6 +67,8 @@ class Scan:
                 self.batch_end = record.end + record.offset
                 self.proven = max(self.proven, record.term)
                 self.flush_number = max(self.flush_number, record.index)
+            elif record.kind == f.FOOTER:
+                self.footer = record
             self.position = record.end
             yield record, payload
 

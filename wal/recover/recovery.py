@@ -85,7 +85,7 @@ def recover(
             files.move(segment.name, segment.name + ".trash")
             files.sync(None)
         if walk.newest is not None:
-            rewrite_tail(files, out.segments, out.number, walk.newest, walk.newest_footer)
+            rewrite_tail(files, out.segments, out.number, walk.newest)
     if repair and out.unknown_loss and not is_noted:  # later starts begin after the hole
         files.create(UNSURE, 1)
         files.sync(None)
@@ -110,7 +110,6 @@ class _Walk:
         self.aside: list[Segment] = []  # unused segments that have to be removed
         self._rows: list[RowTuple] = []
         self.newest: Scan | None = None
-        self.newest_footer: f.Record | None = None
 
     def all_segments(self, *, forgot: bool) -> None:
         """Read every segment. `forgot`: the doubts of an earlier start were lost with its store."""
@@ -249,7 +248,7 @@ class _Walk:
 
     def _segment(self, segment: Segment, followed: bool) -> None:
         """Read all of a segment, even what the store has: an open one was never checked before."""
-        out, footer = self._out, None
+        out = self._out
         known = self._watermark[1] if segment.number == self._watermark[0] else 0
         self._stored_until = stored_until = known
         if followed:
@@ -261,19 +260,17 @@ class _Walk:
         while again:
             for record, payload in scan.records():
                 out.records += 1
-                if record.kind == f.FOOTER:
-                    footer = record
-                elif record.group:
+                if record.group:
                     rows.note(record)
                     if record.position >= stored_until:
                         self._record(segment, record, payload)
-            again = self._take(segment, judge.stopped(footer is not None))
+            again = self._take(segment, judge.stopped())
         out.position, out.flush_number = scan.position, max(out.flush_number, scan.flush_number)
         out.abandoned_at = max(scan.position, judge.proven)
         out.bytes_read += scan.position
         if followed:
             self._check_seal(segment)
-        self.newest, self.newest_footer = scan, footer
+        self.newest = scan
 
     def _take(self, segment: Segment, stop: StopVerdict) -> bool:
         """Note what is wrong at a stop and which groups it concerns; return whether to read on.

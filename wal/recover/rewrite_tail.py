@@ -19,13 +19,12 @@ def rewrite_tail(
     segments: Mapping[int, Segment],
     number: int,
     scan: Scan,
-    footer: f.Record | None,
 ) -> None:
     """Write again what is not proven to be on the disk of segment `number`, the last one read.
 
     The torn part becomes zeros, except in a segment with corruption: that keeps its bytes. The
     trailers of this segment and of the one before are written again. A missing one is added if the
-    footer (`footer`) is there.
+    footer is there.
     """
     segment, previous = segments[number], segments.get(number - 1)
     for candidate in (previous, segment):
@@ -39,9 +38,9 @@ def rewrite_tail(
     if tail or torn:
         files.write(segment.name, begin, [tail, bytes(torn)], True)
     files.sync(segment.name)
-    if footer is not None and not segment.damaged:
+    if scan.footer is not None and not segment.damaged:
         position = segment.capacity - f.RECORD_HEADER_BYTES
-        trailer = f.encode_record(scan.seed, f.TRAILER, position, offset=footer.position)
+        trailer = f.encode_record(scan.seed, f.TRAILER, position, offset=scan.footer.position)
         files.write(segment.name, position, [trailer], True)
         segment.sealed = True
 

@@ -136,14 +136,12 @@ class Evacuator:
 
         Entries before their log's start are left out: starts only rise.
         """
-        groups, is_whole = self.journal.groups.by_uid, False
+        groups = self.journal.groups.by_uid
         portion: list[tuple[f.Record, Entry | None]] = []
         scan = segment.scan()
         until = scan.position + STEP_BYTES
         for record, payload in scan.records():
-            if record.kind == f.FOOTER:
-                is_whole = True
-            elif record.kind == f.ENTRY:
+            if record.kind == f.ENTRY:
                 group = groups.get(record.group)
                 if group is not None and record.index >= group.first_index:
                     portion.append((record, Entry(record, payload)))
@@ -151,7 +149,7 @@ class Evacuator:
                 yield portion
                 portion, until = [], scan.position + STEP_BYTES
         yield portion
-        if not is_whole:
+        if scan.footer is None:
             raise CorruptData(f"{segment.name} at position {scan.position}: {scan.problem}")
 
     def looked_up(self, rows: list[Row]) -> Source[Row]:

@@ -30,7 +30,7 @@ OPENS_UNCHECKED_MAX = 2
 LOCKS_BYTES = 8192  # size of LMDB's lock file for 126 readers
 CHECK_BYTES_PER_S = 1 << 20  # far slower than any disk; bounds a check that hangs
 CHECK_TIMEOUT_S = 60.0
-_CHECK = "import sys; from myqueue.wal.store.store import check_store; check_store(sys.argv[1])"
+_CHECK = "import sys; from myqueue.wal.store.store import check_store; check_store(*sys.argv[1:])"
 _META = Struct("<16xIIQQI")  # page header, then magic, version, address, map size, page size
 _TAIL = Struct("<QQ")  # last page in use, transaction id
 _TAIL_AT = 136
@@ -44,7 +44,7 @@ def check_before_opening(directory: str) -> None:
     if not os.path.exists(os.path.join(directory, "data.mdb")):
         opens = 0
     elif opens is None or opens >= OPENS_UNCHECKED_MAX:
-        _check_in_child(directory)
+        check_in_child(directory)
         opens = 0
     _allocate_locks(directory)
     _note_opens(directory, opens + 1)
@@ -96,11 +96,14 @@ def _allocate_locks(directory: str) -> None:
         os.close(fd)
 
 
-def _check_in_child(directory: str) -> None:
-    """Read every value in a child process; StoreBroken if that fails or does not end."""
+def check_in_child(directory: str, *flags: str) -> None:
+    """Read every value in a child process; StoreBroken if that fails or does not end.
+
+    `flags` are those of `check_store`.
+    """
     timeout_s = CHECK_TIMEOUT_S
     timeout_s += os.path.getsize(os.path.join(directory, "data.mdb")) / CHECK_BYTES_PER_S
-    command = [sys.executable, "-P", "-c", _CHECK, directory]
+    command = [sys.executable, "-P", "-c", _CHECK, directory, *flags]
     try:
         done = subprocess.run(command, capture_output=True, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired as error:

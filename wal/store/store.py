@@ -396,9 +396,9 @@ def delete_store(directory: str) -> None:
             os.unlink(path)
 
 
-def check_store(directory: str) -> None:
+def check_store(directory: str, read_only: str = "") -> None:
     """Read every value. `guard` runs this in a child process and looks at its exit code."""
-    Store(directory, checked=True).check()
+    Store(directory, checked=True, read_only=bool(read_only)).check()
 
 
 def _opening(directory: str, error: lmdb.Error, is_new: bool) -> DiskFull | StoreBroken:

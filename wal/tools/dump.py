@@ -123,7 +123,6 @@ class _Reading:
         self._segment, self._wanted = segment, wanted
         self._scan = segment.scan()
         self._judge = Judge(segment, self._scan, lambda: synced_to(segment), wait)
-        self._footer_seen = False
 
     def has_news(self) -> bool:
         """Whether there is something to read; cheap, because callers poll it."""
@@ -155,11 +154,9 @@ class _Reading:
         scan, takes = self._scan, self._wanted.takes
         while True:
             for record, payload in scan.records():
-                if record.kind == f.FOOTER:
-                    self._footer_seen = True
                 if takes(record):
                     yield DumpedRecord(self._segment, record, payload)
-            stop = self._judge.stopped(self._footer_seen)
+            stop = self._judge.stopped()
             if stop.finding is not None and stop.finding.verdict == CORRUPT:
                 yield stop.finding
             if not stop.again:
