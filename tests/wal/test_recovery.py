@@ -288,6 +288,18 @@ def test_a_lost_trailer_of_the_newest_segment_is_written_again(rig: Rig) -> None
     assert found == [one for one in rig.log if _segment_of(one) == 1]
 
 
+def test_a_batch_that_ends_early_is_torn(rig: Rig) -> None:
+    """W5: its mark says how far it reaches, and nothing that it was synced."""
+    rig.settle()
+    rig.append(UID, 100, 200)
+    rig.pump()
+    row = next(one for one in rig.log if one[1] == 2)
+    rig.disk.overwrite(segments(rig.disk)[0], row[3], bytes(72 + 200))
+    out, found = recovered(rig.disk)
+    assert [(one.verdict, one.position) for one in out.findings] == [(TORN, row[3])]
+    assert found == rig.log[:-1]
+
+
 def test_a_trailer_proves_its_footer(rig: Rig) -> None:
     """W5: no mark stands behind the footer, and no segment behind this one."""
     fill(rig, 2)
