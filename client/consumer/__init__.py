@@ -5,7 +5,8 @@
 `group_membership`. Both use the pure `subscription`: `partition_state` with its `batch_buffer` for
 each partition, `fetch_plan` (what to request from which broker), `round_robin` (whose messages come
 next) and `assignment` (what a group's member may read). `message` is the `Message`. `taker`,
-`take_batching` and `skip_damaged` are `Taker`: read and commit in one replicated step.
+`take_walk` (one take), `take_batching`, `opened_batches` and `skip_damaged` are `Taker`: read and
+commit in one replicated step.
 
 Comes in: topics, positions, assignments from the managers. Goes out: messages in the order of their
 partition, and commits. Users import `Consumer`, `Taker` and `Message` from `myqueue`.

@@ -5,14 +5,13 @@ from __future__ import annotations
 import tracemalloc
 import zlib
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import msgpack
 import pytest
 
 from myqueue.cluster.routing import Partition
-from myqueue.consumer import taker as taking
+from myqueue.consumer import opened_batches
 from myqueue.errors import BatchInvalid
 from myqueue.wire import batch
 
@@ -86,36 +85,31 @@ def test_no_more_is_unpacked_than_the_header_says(says: int) -> None:
     assert isinstance(found, BatchInvalid) and most < MIB
 
 
-def taker() -> taking.Taker:
-    session: Any = SimpleNamespace(on_shut=lambda callback: None)
-    return taking.Taker(session)
-
-
 def test_a_taker_keeps_open_what_is_bounded_in_memory() -> None:
     """Of batches with a hundred thousand messages each, which are a few hundred bytes."""
     count = 100_000
     body = msgpack.packb(([b""] * count, None, [{}] * count, None))
     frames = [forged(body, count) for _ in range(20)]
-    one = taker()
+    one = opened_batches.OpenedBatches()
 
     def take_all() -> int:
         taken = 0
         for number, frame in enumerate(frames):
             first = number * count
-            taken += len(one.opened(PARTITION, first, frame, first + 3, first + 5))
+            taken += len(one.messages(PARTITION, first, frame, first + 3, first + 5))
         return taken
 
     most, found = cost_of(take_all)
     assert found == 2 * len(frames)
-    assert most < 3 * taking.OPENED_BYTES_MAX, "all of them would be 400 MiB"
+    assert most < 3 * opened_batches.OPENED_BYTES_MAX, "all of them would be 400 MiB"
 
 
 def test_messages_of_an_open_batch_are_those_that_are_wanted() -> None:
     columns = [[b"%d" % n for n in range(10)], [b"k%d" % n for n in range(10)], None, [*range(10)]]
     frame = batch.make(columns, 1000)
-    one = taker()
+    one = opened_batches.OpenedBatches()
     for first, behind in ((100, 101), (103, 107), (95, 102), (108, 120), (90, 95), (120, 125)):
-        found = one.opened(PARTITION, 100, frame, first, behind)
+        found = one.messages(PARTITION, 100, frame, first, behind)
         wanted = [at for at in range(first, behind) if 100 <= at < 110]
         assert [(m.offset, m.value, m.key, m.timestamp) for m in found] == [
             (at, b"%d" % (at - 100), b"k%d" % (at - 100), 900 + at) for at in wanted

@@ -19,9 +19,10 @@ from support.batches import unreadable
 
 from myqueue import errors
 from myqueue.cluster.routing import Partition, Topic
-from myqueue.consumer import taker
+from myqueue.consumer import take_walk
 from myqueue.consumer.message import Message
 from myqueue.consumer.skip_damaged import SkippedRun
+from myqueue.consumer.taker import Taker
 from myqueue.daemons.partition.positions import OK, ConsumerPositions
 from myqueue.errors import BatchUnreadable, TimedOut
 from myqueue.wire import batch
@@ -71,7 +72,7 @@ class Played:
             wait=lambda future, limit: future.result(0),
             routes=SimpleNamespace(topic=lambda name: topic(len(logs))),
         )
-        self.taker = taker.Taker(session)
+        self.taker = Taker(session)
 
     def _do(self, name: str, step: Callable[[], Any]) -> Future[Any]:
         self.asked.append(name)
@@ -128,9 +129,9 @@ class Played:
 def play(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Played]:
     def begin(*logs: list[tuple[bool, int]], **more: Any) -> Played:
         played = Played([Log(one) for one in logs], **more)
-        monkeypatch.setattr(taker, "take_at_leader", played.take)
-        monkeypatch.setattr(taker, "commit_at_leader", played.commit)
-        monkeypatch.setattr(taker, "ask_leader", played.fetch)
+        monkeypatch.setattr(take_walk, "take_at_leader", played.take)
+        monkeypatch.setattr(take_walk, "commit_at_leader", played.commit)
+        monkeypatch.setattr(take_walk, "ask_leader", played.fetch)
         return played
 
     return begin

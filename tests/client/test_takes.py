@@ -12,7 +12,8 @@ from support.fake_cluster.peer import Answer, EchoCluster, EchoDaemon, refuse
 
 from myqueue import errors
 from myqueue.cluster.session import Session
-from myqueue.consumer.taker import Taker, TakeResult
+from myqueue.consumer.take_walk import TakeResult
+from myqueue.consumer.taker import Taker
 from myqueue.wire import batch
 from myqueue.wire import protocol as words
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from myqueue.cluster.routing import Partition, Topic
-from myqueue.consumer import taker as taking
+from myqueue.consumer import take_walk
+from myqueue.consumer.taker import Taker
 from myqueue.errors import NONE, UNKNOWN, KeyReused, NotLeader, TimedOut
 from myqueue.wire.batch import make
 
@@ -61,11 +62,11 @@ class Played:
 @pytest.mark.parametrize("seed", range(30))
 def test_q6_a_repeat_with_the_key_gets_all(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     played = Played(seed)
-    monkeypatch.setattr(taking, "take_at_leader", played.ask)
+    monkeypatch.setattr(take_walk, "take_at_leader", played.ask)
     session: Any = SimpleNamespace(
         request_timeout_ms=1000, now_ms=lambda: 0, on_shut=lambda callback: None
     )
-    taker, got = taking.Taker(session), []
+    taker, got = Taker(session), []
     for call in range(200):
         key = call.to_bytes(16, "big")
         while True:
@@ -90,11 +91,11 @@ def test_the_first_error_of_several_partitions_is_told(monkeypatch: pytest.Monke
         future.set_exception(NotLeader(f"number {partition.number}"))
         return future
 
-    monkeypatch.setattr(taking, "take_at_leader", ask)
+    monkeypatch.setattr(take_walk, "take_at_leader", ask)
     session: Any = SimpleNamespace(
         request_timeout_ms=1000, now_ms=lambda: 0, on_shut=lambda callback: None
     )
-    error = taking.Taker(session).begin(TOPIC, 7).exception()
+    error = Taker(session).begin(TOPIC, 7).exception()
     assert isinstance(error, NotLeader) and str(error) == "number 0"
 
 
@@ -103,11 +104,11 @@ def test_a_key_that_took_more_than_is_asked_for_belongs_to_another_request(
 ) -> None:
     played = Played(0)
     played.random = SimpleNamespace(random=lambda: 1.0)  # type: ignore[assignment]
-    monkeypatch.setattr(taking, "take_at_leader", played.ask)
+    monkeypatch.setattr(take_walk, "take_at_leader", played.ask)
     session: Any = SimpleNamespace(
         request_timeout_ms=1000, now_ms=lambda: 0, on_shut=lambda callback: None
     )
-    taker, key = taking.Taker(session), b"k" * 16
+    taker, key = Taker(session), b"k" * 16
     for most in (50, 60):  # all of one partition and some of the next; the same again
         found = taker.begin(TOPIC, 7, max_messages=most, key=key).result().messages
         assert len(found) >= 50
