@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from myqueue.cluster.session import Session
     from myqueue.consumer.consumer import Consumer
     from myqueue.consumer.message import Message, TopicPartition
-    from myqueue.consumer.taker import Taker
     from myqueue.producer.delivery import Delivery, RecordMetadata
     from myqueue.producer.producer import Producer
     from myqueue.simple import MyConsumer, MyProducer
+    from myqueue.taker.taker import Taker
 
 __version__ = "0.1.0"
 PROTOCOL_VERSION = 1  # version of the messages on the wire, see PROTOCOL.md
@@ -73,7 +73,7 @@ _LAZY = {
     "Producer": "producer.producer",
     "RecordMetadata": "producer.delivery",
     "Session": "cluster.session",
-    "Taker": "consumer.taker",
+    "Taker": "taker.taker",
     "TopicPartition": "consumer.message",
 }
 

@@ -11,8 +11,8 @@ import msgpack
 import pytest
 
 from myqueue.cluster.routing import Partition
-from myqueue.consumer import opened_batches
 from myqueue.errors import BatchInvalid
+from myqueue.taker import opened_batches
 from myqueue.wire import batch
 
 MIB = 1 << 20

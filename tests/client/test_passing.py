@@ -19,12 +19,12 @@ from support.batches import unreadable
 
 from myqueue import errors
 from myqueue.cluster.routing import Partition, Topic
-from myqueue.consumer import take_walk
 from myqueue.consumer.message import Message
-from myqueue.consumer.skip_damaged import SkippedRun
-from myqueue.consumer.taker import Taker
 from myqueue.daemons.partition.positions import OK, ConsumerPositions
 from myqueue.errors import BatchUnreadable, TimedOut
+from myqueue.taker import take_walk
+from myqueue.taker.skip_damaged import SkippedRun
+from myqueue.taker.taker import Taker
 from myqueue.wire import batch
 
 WHO = "7"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
@@ -12,8 +11,8 @@ from support.fake_cluster.peer import Answer, EchoCluster, EchoDaemon, refuse
 
 from myqueue import errors
 from myqueue.cluster.session import Session
-from myqueue.consumer.take_walk import TakeResult
-from myqueue.consumer.taker import Taker
+from myqueue.taker.take_walk import TakeResult
+from myqueue.taker.taker import Taker
 from myqueue.wire import batch
 from myqueue.wire import protocol as words
 
@@ -202,9 +201,14 @@ def test_closing_a_session_ends_takes_between_two_attempts(cluster: EchoCluster)
     session = Session(cluster.address, name="test", request_timeout_ms=60_000)
     session.ensure_topics(["t"]).result(10)
     waiting = at_once(session, 3)
-    while len(broker.asked) < 2:  # they were refused, and wait for the third attempt
-        time.sleep(0.001)
-    session.close()
+
+    def end_between_two_attempts() -> None:
+        if broker.asked and all(request._at is None for request in session.requests):
+            session.end()
+        else:
+            session.after(1, end_between_two_attempts)
+
+    session.on_io(end_between_two_attempts)
     for one in waiting:
         with pytest.raises(errors.Closed) as caught:
             one.result(10)

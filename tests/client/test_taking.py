@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from myqueue.cluster.routing import Partition, Topic
-from myqueue.consumer import take_walk
-from myqueue.consumer.taker import Taker
 from myqueue.errors import NONE, UNKNOWN, KeyReused, NotLeader, TimedOut
+from myqueue.taker import take_walk
+from myqueue.taker.taker import Taker
 from myqueue.wire.batch import make
 
 PARTITIONS, EACH = 4, 40

@@ -15,10 +15,10 @@ from support.members import Member
 from myqueue.admin.client import Admin
 from myqueue.cluster.session import Session
 from myqueue.consumer.consumer import Consumer
-from myqueue.consumer.take_walk import KEY_BYTES
-from myqueue.consumer.taker import Taker
 from myqueue.errors import Fenced, MyQueueError, TopicExists, UnknownTopic
 from myqueue.producer.producer import Producer
+from myqueue.taker.take_walk import KEY_BYTES
+from myqueue.taker.taker import Taker
 
 NAME = "volatile"
 

@@ -224,6 +224,13 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("client/producer/", (*CLIENT, "myqueue.cluster", "myqueue.producer")),
     ("client/consumer/", (*CLIENT, "myqueue.cluster", "myqueue.consumer")),
     (
+        "client/taker/",
+        (
+            *(*CLIENT, "myqueue.cluster", "myqueue.taker"),
+            *("myqueue.consumer.message", "myqueue.consumer.partition_state"),
+        ),
+    ),
+    (
         "client/admin/",
         (*CLIENT, "myqueue.cluster", "myqueue.consumer.message", "myqueue.admin"),
     ),

@@ -68,6 +68,7 @@ BAD = [
     (layers.layer, "client/cluster/x.py", "from myqueue.producer import sender"),
     (layers.layer, "client/producer/x.py", "from myqueue.consumer import fetcher"),
     (layers.layer, "client/consumer/x.py", "from myqueue.producer import sender"),
+    (layers.layer, "client/taker/x.py", "from myqueue.consumer import fetcher"),
     (layers.layer, "client/admin/x.py", "from myqueue.producer import producer"),
     (layers.layer, "client/cli/__init__.py", "from myqueue.wal import format"),
     (layers.layer, "client/cli/shared/output.py", "import rich"),

@@ -25,11 +25,11 @@ from myqueue.cluster.partitioner import jump_hash
 from myqueue.cluster.routing import Partition, Topic
 from myqueue.cluster.session import Session
 from myqueue.consumer.message import Message
-from myqueue.consumer.opened_batches import OpenedBatches
-from myqueue.consumer.take_batching import TakeOutbox
-from myqueue.consumer.take_walk import TakeResult, TakeWalk
 from myqueue.errors import InvalidSetting, UnknownPartition
 from myqueue.settings import DAMAGED
+from myqueue.taker.opened_batches import OpenedBatches
+from myqueue.taker.take_batching import TakeOutbox
+from myqueue.taker.take_walk import TakeResult, TakeWalk
 from myqueue.wire.protocol import FETCH, FETCHED, FIELDS, KIND
 
 SPARE_MS: Final = 5_000  # added to the deadline that the take has itself

@@ -17,8 +17,6 @@ from myqueue.cluster.leader_request import ask_leader
 from myqueue.cluster.routing import Partition
 from myqueue.consumer.message import Message
 from myqueue.consumer.partition_state import DAMAGED_MAX
-from myqueue.consumer.skip_damaged import SkippedRun, commit_at_leader, following_key
-from myqueue.consumer.take_batching import take_at_leader
 from myqueue.errors import (
     UNKNOWN,
     BatchUnreadable,
@@ -28,11 +26,13 @@ from myqueue.errors import (
     MyQueueError,
     TimedOut,
 )
+from myqueue.taker.skip_damaged import SkippedRun, commit_at_leader, following_key
+from myqueue.taker.take_batching import take_at_leader
 from myqueue.wire import batch
 from myqueue.wire.protocol import FETCH
 
 if TYPE_CHECKING:
-    from myqueue.consumer.taker import Taker
+    from myqueue.taker.taker import Taker
 
 log = logging.getLogger("myqueue.client")
 
