@@ -21,11 +21,12 @@ from myqueue.constructors import named_arguments
 from myqueue.consumer.consumer import Consumer
 from myqueue.consumer.message import Message, TopicPartition
 from myqueue.errors import Closed, InvalidRequest, InvalidSetting, Unreachable
+from myqueue.http_requests import REFUSED_S
 from myqueue.producer.delivery import RecordMetadata
 from myqueue.producer.input import plain
 from myqueue.producer.producer import Producer
 from myqueue.settings import DAMAGED, joined
-from myqueue.simple_http import REFUSED_S, HttpConsumer, HttpProducer, is_http
+from myqueue.simple_http import HttpConsumer, HttpProducer, is_http
 
 STOP_S: Final = 5.0
 BEGIN_S: Final = 10.0  # default time limit of constructors

@@ -1,7 +1,7 @@
 """Decide whether a request is sent again, after which pause, and what is known at its end.
 
 Pure: callers have the clock, the timers and the connections. These are `request` (one request),
-`offset_queries` (one to several leaders), the producer's `sender`, and `simple_http`.
+`offset_queries` (one to several leaders), the producer's `sender`, and `http_requests` (HTTP).
 
 - A retriable error repeats the request; with outcome "unknown" only if a repeat is safe: it has a
   key or a sequence by which it is recognised, or it changes nothing.

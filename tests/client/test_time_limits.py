@@ -14,9 +14,9 @@ from support.fake_cluster.reads import fill, serve_reads
 from myqueue import errors
 from myqueue.admin.client import Admin
 from myqueue.consumer.consumer import CONTACT_S, Consumer
+from myqueue.http_requests import REFUSED_S
 from myqueue.producer.producer import Producer
 from myqueue.simple import MyConsumer, MyProducer
-from myqueue.simple_http import REFUSED_S
 
 LIMIT_S = 0.5
 LATE_S = 1.0  # a busy machine; far from the 10 s of requests without a limit

@@ -17,7 +17,7 @@ from support.processes import Cluster
 
 from myqueue import MyConsumer, MyProducer, Producer, errors
 from myqueue.cluster.partitioner import partition_of
-from myqueue.simple_http import Gateways
+from myqueue.http_requests import Gateways
 
 pytestmark = pytest.mark.slow
 
