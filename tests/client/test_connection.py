@@ -124,6 +124,7 @@ def test_nobody_there_is_unreachable_in_time():
 
 def test_an_update_that_may_have_been_done_says_so(cluster, session):
     """Z9: what was sent may have arrived; only an answer says so."""
+    session.read("cluster").result()  # connected, so that the time is spent on waiting alone
     for daemon in cluster.daemons:
         daemon.script = lambda envelope, frames: [] if envelope[words.KIND] == 12 else None
     with pytest.raises(errors.TimedOut) as caught:
