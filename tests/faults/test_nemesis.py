@@ -39,6 +39,7 @@ from faults.second_opinion import read_logs, unexplained
 from support.hosts import ROOT, Hosts
 from support.hosts import what_is_missing as what_hosts_lack
 from support.processes import Cluster, Name
+from support.telling import tell
 
 from myqueue.cluster.connection import new_keypair
 from myqueue.errors import UnknownTopic
@@ -120,12 +121,6 @@ def judged_again(folder: Path, histories: list[Path]) -> list[Report]:
         report = read_logs(folder / "cluster", histories[-1], topic, scratch)
         assert report.acks > 0 and not report.findings, "\n".join(map(str, report.findings))
     return reports
-
-
-def tell(capsys: pytest.CaptureFixture[str], *lines: str) -> None:
-    """What is reported of a run that passed, too."""
-    with capsys.disabled():
-        print(*lines, sep="\n", end="\n" if lines else "", flush=True)
 
 
 def guard(seconds: float) -> None:

@@ -19,6 +19,7 @@ import pytest
 from faults.oracle import EXCUSED, RIGHT, Oracle, Violation
 from faults.recording import SEGMENT_BYTES, Recording
 from faults.states import KINDS, judge
+from support.telling import tell
 
 from myqueue.wal.check.segments import CORRUPT, TORN
 
@@ -91,8 +92,7 @@ def table(counts: Outcomes) -> str:
 
 
 def report(counts: Outcomes, violations: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with capsys.disabled():
-        print(f"\nseed {SEED}\n{table(counts)}")
+    tell(capsys, f"\nseed {SEED}\n{table(counts)}")
     shown = "\n".join(violations[:SHOWN_MAX])
     assert not violations, f"{len(violations)} violations, the first of them:\n{shown}"
 

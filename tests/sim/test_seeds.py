@@ -24,6 +24,7 @@ import pytest
 from sim.mutations import play_mutated
 from sim.runner import FAILURES_MAX, play, run
 from sim.world import REPLAY, Summary
+from support.telling import tell
 
 DEFAULT_SEEDS = 100
 ALWAYS = (1, 20, 94, 98, 145, 290)  # in each run, so that some histories are the same every day
@@ -79,13 +80,12 @@ def test_new_seeds(
     if first is None:
         first = SystemRandom().randrange(10**6, 10**9)
 
-    def tell(text: str) -> None:
-        with capsys.disabled():
-            print(f"\n{text}", end="", flush=True)
+    def say(text: str) -> None:
+        tell(capsys, f"\n{text}", end="")
 
-    tell(f"seeds {first} to {first + count - 1}")
-    total = run(first, count, tell=tell)
-    tell("\n".join(total.lines()))
+    say(f"seeds {first} to {first + count - 1}")
+    total = run(first, count, tell=say)
+    say("\n".join(total.lines()))
     told = ", ".join(f"{REPLAY} {seed}" for seed in total.failures)
     assert not total.failures, f"each failure's story stands above; replay one with: {told}"
 
