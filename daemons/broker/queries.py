@@ -16,7 +16,6 @@ from myqueue.daemons.broker.commit_take import check_consumer_name
 from myqueue.daemons.broker.proposals import Details
 from myqueue.daemons.partition.machine import PartitionMachine
 from myqueue.daemons.raft.describe import describe_raft_node
-from myqueue.daemons.replication.replica import daemon_status
 from myqueue.wire import protocol
 
 if TYPE_CHECKING:
@@ -166,7 +165,7 @@ class BrokerQueries:
             {
                 "daemon": "broker",
                 "node": engine.node,
-                **daemon_status(engine, self._unhealthy()),
+                **engine.status(self._unhealthy()),
                 "groups": groups,
                 "groups_total": len(engine.replicas),
                 "closed": engine.closing.report(),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from myqueue.daemons.raft.types import node_of
-from myqueue.daemons.replication.replica import daemon_status
 from myqueue.errors import MyQueueError, UnknownPartition
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ def manager_status(engine: Engine, replica: Replica | None, own: int, group: int
         raise UnknownPartition(f"no replica of group {group} is here")
     identity: dict[str, Any] = {"daemon": "manager", "node": engine.node}
     if replica is None:
-        state = daemon_status(engine, engine.unhealthy())
+        state = engine.status(engine.unhealthy())
         state["refused"].setdefault(str(own), "")
         return identity | state | {"groups": [], "closed": engine.closing.report()}
     raft: dict[str, Any] = {
@@ -43,7 +42,7 @@ def manager_status(engine: Engine, replica: Replica | None, own: int, group: int
     }
     if group:
         return identity | raft
-    return identity | {"groups": [raft]} | daemon_status(engine, engine.unhealthy())
+    return identity | {"groups": [raft]} | engine.status(engine.unhealthy())
 
 
 def manager_stats(

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from functools import partial
+from itertools import islice
 from random import Random
 from typing import Any
 
@@ -158,6 +159,18 @@ class Engine:
             if problem := replica.repair_problem or replica.catch_up_problem:
                 found[uid] = problem
         return found
+
+    def status(self, unhealthy: dict[int, Unhealthy]) -> dict[str, Any]:
+        """Return the fields of STATUS that brokers and managers share."""
+        states = islice(unhealthy.items(), 1000)
+        return {
+            "incarnation": self.incarnation,
+            "refused": {str(uid): why for uid, why in islice(self.refused.items(), 100)},
+            "health": {
+                str(uid): {"state": str(health), "reason": why} for uid, (health, why) in states
+            },
+            "repair": self.repair.status(),
+        }
 
     def wall_ms(self) -> int:
         """Return the time for an entry: the wall clock, but never less than before."""

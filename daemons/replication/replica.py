@@ -15,11 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from myqueue.daemons.raft import types as t
-from myqueue.daemons.raft.health import START, ReplicaHealth, Unhealthy, may_follow
+from myqueue.daemons.raft.health import START, ReplicaHealth, may_follow
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.state_machine import RowChanges, StateMachine
 from myqueue.errors import (
@@ -35,7 +34,6 @@ from myqueue.wal.read.reader import Entry as Stored
 from myqueue.wire import protocol
 
 if TYPE_CHECKING:
-    from myqueue.daemons.replication.engine import Engine
     from myqueue.wal.log import Log
 
 CONFIG_KEY = b"\xffconfig"  # a row like the machine's: the members at the applied index
@@ -308,19 +306,6 @@ def report_health(
         reason=reason,
         **more,
     )
-
-
-def daemon_status(engine: Engine, unhealthy: dict[int, Unhealthy]) -> dict[str, Any]:
-    """Describe for STATUS what is the same on brokers and managers."""
-    refused, health = islice(engine.refused.items(), 100), islice(unhealthy.items(), 1000)
-    return {
-        "incarnation": engine.incarnation,
-        "refused": {str(uid): why for uid, why in refused},
-        "health": {
-            str(uid): {"state": str(one.health), "reason": one.reason} for uid, one in health
-        },
-        "repair": engine.repair.status(),
-    }
 
 
 def as_entry(stored: Stored) -> t.Entry:

@@ -51,6 +51,17 @@ def bug_what_is_lacking_is_not_noted() -> list[Any]:
     return [(Journal, "hard_state", hard_state)]
 
 
+def bug_a_bad_entry_is_taken_for_a_lost_one() -> list[Any]:
+    """R2: a bad entry that is met while it runs makes a replica recover, as only a start may."""
+    original = RaftNode.set_repairing
+
+    def set_repairing(self: RaftNode, repairing: bool, now: int, out: t.Effects) -> None:
+        original(self, repairing, now, out)
+        self._may_miss_entries, self._has_unreadable_entries = repairing, False
+
+    return [(RaftNode, "set_repairing", set_repairing)]
+
+
 def bug_whole_again_too_early() -> list[Any]:
     """R2: the flag is cleared when entries were given, though others still lack."""
     original = RepairCoordinator._repair_group

@@ -50,6 +50,7 @@ SHOWS_IN: dict[str, set[str]] = {
     "install_over_a_log_that_reaches_its_start": {"terms"},
     "the_longer_log_gets_the_vote": {"terms"},
     "a_leader_that_lacks_entries_counts_itself": {"rot"},
+    "a_bad_entry_is_taken_for_a_lost_one": {"rot"},
     "who_lacks_entries_stands": {"rot"},
     "vote_forgotten_when_a_leader_is_lost": {"rot"},
     "a_lost_vote_is_not_missed": {"corruption"},

@@ -103,7 +103,7 @@ class FakeReplica:
 
 
 class FakeEngine:
-    refused, unhealthy = Engine.refused, Engine.unhealthy
+    refused, unhealthy, status = Engine.refused, Engine.unhealthy, Engine.status
 
     def __init__(self, owner: Broker, node: int = 1) -> None:
         self.owner, self.node, self.incarnation = owner, node, 5

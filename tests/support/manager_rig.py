@@ -57,7 +57,8 @@ class FakeReplica:
 class FakeEngine:
     """The engine, played by hand: it records calls, and keeps proposals until `commit`."""
 
-    refused, unhealthy, leave_out = Engine.refused, Engine.unhealthy, Engine.leave_out
+    refused, unhealthy = Engine.refused, Engine.unhealthy
+    leave_out, status = Engine.leave_out, Engine.status
 
     def __init__(self, node: int, owner: Manager) -> None:
         self.node, self.owner, self.incarnation = node, owner, 77
