@@ -277,7 +277,7 @@ def seen_by_managers(word: str, *, is_old: bool) -> tuple[list[Any], Any]:
     broker.full = True
     cluster.beat_all()
     view = cluster.manager._heartbeats.cluster_view
-    backoff = cluster.manager._heartbeats.controller._move_scheduler.backoff
+    backoff = cluster.manager._controller._move_scheduler.backoff
     moves = MovePlan(cluster.tables, view, set(), cluster.engine.now, backoff).make_moves()
     for one in cluster.brokers.values():
         one.leads.clear()
