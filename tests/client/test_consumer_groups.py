@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -98,6 +99,55 @@ def test_what_is_lost_while_it_is_let_go_is_not_revoked_as_well(cluster, groups)
     consumer.poll(timeout=0.1)
     assert heard == [("revoked", 1)]
     consumer.close(0)
+
+
+def test_what_was_handled_is_committed_then_revoked_then_released(cluster, groups):
+    """C8: the next owner begins where this one stopped, and not before it has stopped."""
+    heard: list[Any] = []
+    fill(cluster.topic("t")[0], 10)
+    (group,) = cluster.topics["t"]
+    groups.give("t", (0, 7, False))
+
+    def on_revoke(names: list[TopicPartition]) -> None:
+        heard.append((names, consumer.committed(5), list(groups.released)))
+
+    with member(cluster, auto_commit=True, on_revoke=on_revoke) as consumer:
+        poll_until(consumer, 10)
+        groups.give("t", (0, 7, True))
+        while not heard:
+            consumer.poll(timeout=0.1)
+        assert heard == [([("t", 0)], {("t", 0): 10}, [])]
+        end = time.monotonic() + 10
+        while [group, 7] not in groups.released:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+
+def test_c7_commit_raises_for_messages_of_a_partition_that_was_lost(cluster, groups, monkeypatch):
+    fill(cluster.topic("t")[0], 10)
+    groups.give("t", (0, 7, False))
+
+    def lose(epoch: int) -> None:
+        groups.give("t", (0, epoch, False))
+        while any(one.epoch < epoch for one in consumer._subscription.partitions.copy().values()):
+            time.sleep(0.001)
+
+    def refused(*_: object) -> list[Future[errors.MyQueueError]]:
+        monkeypatch.undo()
+        lose(11)
+        future: Future[errors.MyQueueError] = Future()
+        future.set_result(errors.NotLeader("it moved"))
+        return [future]
+
+    with member(cluster) as consumer:
+        poll_until(consumer, 10)
+        lose(9)  # before commit is called
+        with pytest.raises(errors.Fenced, match="lost before this could be committed: t/0"):
+            consumer.commit(timeout=5)
+        poll_until(consumer, 10)
+        monkeypatch.setattr(consumer._fetcher, "commit", refused)  # while it is repeated
+        with pytest.raises(errors.Fenced, match="lost before this could be committed: t/0"):
+            consumer.commit(timeout=5)
 
 
 def test_a_commit_under_way_ends_when_somebody_closes_the_consumer(cluster, groups):

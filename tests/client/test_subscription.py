@@ -1,6 +1,9 @@
 """The pure half of a consumer: positions, fetches, turns, commits; without sockets or clocks."""
 
 import doctest
+from threading import Condition
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from support.partition_log import A, B, Bench, PartitionLog, offsets
@@ -10,11 +13,13 @@ from myqueue.consumer.batch_buffer import BatchBuffer
 from myqueue.consumer.fetch_plan import EXTRA_MAX, FetchLimits, FetchRequest, OffsetsRequest
 from myqueue.consumer.message import Message, TopicPartition
 from myqueue.consumer.partition_state import StartRule
+from myqueue.consumer.positions import Positions
 from myqueue.consumer.subscription import PartitionRoute, Subscription
 from myqueue.errors import (
     MisuseError,
     NotLeader,
     OffsetOutOfRange,
+    TimedOut,
     UnknownTopic,
 )
 from myqueue.wire import batch
@@ -58,6 +63,17 @@ def test_a_batch_that_begins_before_the_position_is_skipped_into() -> None:
     bench.turn()
     bench.sub.seek(TopicPartition("t", 0), 7)
     assert offsets(bench.read()) == [7, 8, 9]
+
+
+def test_nobody_waits_for_the_position_of_a_partition_that_was_removed() -> None:
+    bench = Bench([A])
+    (partition,) = bench.sub.partitions.values()
+    fetcher: Any = SimpleNamespace(changed=Condition())
+    positions = Positions(cast(Any, None), fetcher, bench.sub)
+    with pytest.raises(TimedOut, match="no leader answered: t/0"):
+        positions.known([partition], 0.0)
+    bench.sub.mark_deleted("t")
+    assert positions.known([partition], 0.0) == {}
 
 
 def test_a_batch_that_came_before_is_not_buffered_again() -> None:
