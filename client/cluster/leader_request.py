@@ -38,9 +38,7 @@ def ask_leader(
     timeout_ms: int,
 ) -> Future[Any]:
     """Send a request to a leader. The future is an Answer; for PRODUCE (offset, time in ms)."""
-    future: Future[Any] = Future()
-    LeaderRequest(session, partition, kind, fields, frames, timeout_ms, future).start()
-    return future
+    return LeaderRequest(session, partition, kind, fields, frames, timeout_ms).start()
 
 
 def note_refusal(
@@ -76,14 +74,14 @@ class LeaderRequest(RetryingRequest):
         fields: Sequence[Any],
         frames: Sequence[Buffer],
         timeout_ms: int,
-        future: Future[Any],
     ) -> None:
-        super().__init__(session, kind, fields, frames, timeout_ms, future)
+        super().__init__(session, kind, fields, frames, timeout_ms)
         self._partition = partition
 
-    def start(self) -> None:
+    def start(self) -> Future[Any]:
         """Begin, from any thread. Raises MyQueueError if the session can't be used."""
         self._session.on_io(self.ask)
+        return self.future
 
     def _attempt_ms(self) -> int:
         return ATTEMPT_MS_MAX

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from myqueue.cluster.connection import Connection
@@ -82,9 +81,8 @@ class ManagerRequest(RetryingRequest):
         fields: Sequence[Any],
         frames: Sequence[Buffer],
         timeout_ms: int,
-        future: Future[Any],
     ) -> None:
-        super().__init__(session, kind, fields, frames, timeout_ms, future)
+        super().__init__(session, kind, fields, frames, timeout_ms)
         self._managers = managers
         self._needs_leader = kind in (words.UPDATE, words.MEMBER) or (
             kind == words.READ and bool(fields[3])

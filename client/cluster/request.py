@@ -37,12 +37,12 @@ class Request(Waiter):
         "_began",
         "_fields",
         "_frames",
-        "_future",
         "_id",
         "_kind",
         "_session",
         "_timeout_ms",
         "_timer",
+        "future",
     )
     silence_ms: ClassVar[int] = 0  # a connection on which nothing came for so long is broken
 
@@ -53,9 +53,9 @@ class Request(Waiter):
         fields: Sequence[Any],
         frames: Sequence[Buffer],
         timeout_ms: int,
-        future: Future[Any],
     ) -> None:
-        self._session, self._future = session, future
+        self.future: Future[Any] = Future()
+        self._session = session
         self._kind, self._fields, self._frames = kind, fields, frames
         self._timeout_ms = timeout_ms
         self._at: Connection | None = None
@@ -115,7 +115,7 @@ class Request(Waiter):
 
     def _end(self, result: Any, error: MyQueueError | None) -> None:
         self._let_go()
-        resolve(self._future, result, error)
+        resolve(self.future, result, error)
 
 
 class RetryingRequest(Request, ABC):
@@ -131,9 +131,8 @@ class RetryingRequest(Request, ABC):
         fields: Sequence[Any],
         frames: Sequence[Buffer],
         timeout_ms: int,
-        future: Future[Any],
     ) -> None:
-        super().__init__(session, kind, fields, frames, timeout_ms, future)
+        super().__init__(session, kind, fields, frames, timeout_ms)
         self._deadline = session.now_ms() + timeout_ms
         self._attempts = Attempts(self.rule)
 

@@ -168,15 +168,14 @@ class SessionCore:
         `timeout_ms`: default `request_timeout_ms`.
         """
         self.check()
-        core, future = self.core, Future[Answer]()
         limit_ms = self.request_timeout_ms if timeout_ms is None else timeout_ms
         if target == MANAGERS:
-            repeated = ManagerRequest(core, self._managers, kind, fields, frames, limit_ms, future)
+            repeated = ManagerRequest(self.core, self._managers, kind, fields, frames, limit_ms)
             self._thread.run(repeated.ask)
-        else:
-            request = Request(core, kind, fields, frames, limit_ms, future)
-            self._thread.run(lambda: request.ask_at(target, limit_ms))
-        return future
+            return repeated.future
+        request = Request(self.core, kind, fields, frames, limit_ms)
+        self._thread.run(lambda: request.ask_at(target, limit_ms))
+        return request.future
 
     def update(
         self,

@@ -39,9 +39,8 @@ class TakeRequest(LeaderRequest):
         partition: Partition,
         row: TakeRow,
         timeout_ms: int,
-        future: Future[TakeAnswer],
     ) -> None:
-        super().__init__(session, partition, words.TAKE, row, (), timeout_ms, future)
+        super().__init__(session, partition, words.TAKE, row, (), timeout_ms)
         self._outbox = outbox
         self.siblings: list[TakeRequest] = []  # all takes of the same message, with this one
 
@@ -109,6 +108,4 @@ def take_at_leader(
     outbox: TakeOutbox, session: SessionCore, partition: Partition, row: TakeRow, timeout_ms: int
 ) -> Future[TakeAnswer]:
     """Send a take to the partition's leader. Raises MyQueueError if the session can't be used."""
-    future: Future[TakeAnswer] = Future()
-    TakeRequest(outbox, session, partition, row, timeout_ms, future).start()
-    return future
+    return TakeRequest(outbox, session, partition, row, timeout_ms).start()
