@@ -25,7 +25,8 @@ from myqueue.problems import LEADERLESS, UNREACHABLE, Problem, describe
 
 TIMEOUT_S: Final = 3.0
 PAGE_ROWS: Final = 50
-FILTER: Final = 200  # characters
+TEXT_CHARS_MAX: Final = 200  # in an address
+UNKNOWN: Final = "Not known now: the managers did not answer."
 NAME: Final = "myqueue.console"
 SECTIONS: Final = (
     ("overview", "Overview"),
@@ -82,7 +83,13 @@ def link(endpoint: str, **values: Any) -> str:
 
 
 def draw(
-    template: str, section: str, title: str, *, crumbs: tuple[Crumb, ...] = (), **facts: Any
+    template: str,
+    section: str,
+    title: str,
+    *,
+    crumbs: tuple[Crumb, ...] = (),
+    status: int = 200,
+    **facts: Any,
 ) -> Response:
     """Draw the page; or only its live part, if that is requested."""
     watch = console().watch
@@ -97,7 +104,28 @@ def draw(
         return flask.jsonify(
             live=_block(template, "live", context), health=_block(template, "health", context)
         )
-    return flask.make_response(flask.render_template(template, **context))
+    return flask.make_response(flask.render_template(template, **context), status)
+
+
+def see(address: str) -> Response:
+    """Redirect after a form, so that reloading the page does not send it again."""
+    return flask.make_response(flask.redirect(address, 303))
+
+
+def act_if_typed(
+    name: str,
+    act: Callable[[str], object],
+    ask_again: Callable[[str, str, int], Response],
+    done: str,
+) -> Response:
+    """Act if the form has the typed name, and go to `done`; else ask again, and say why."""
+    if flask.request.form.get("name", "").strip() != name:
+        return ask_again(name, "The typed name does not match; nothing was deleted", 400)
+    try:
+        act(name)
+    except MyQueueError as error:
+        return ask_again(name, with_hint(error), error.http_status)
+    return see(done)
 
 
 def _block(template: str, block: str, context: dict[str, Any]) -> str:
@@ -177,6 +205,11 @@ def with_hint(error: MyQueueError) -> str:
 
 
 # -- values from addresses ------------------------------------------------------------------------
+
+
+def text_of(name: str) -> str:
+    """Read a short text from the address."""
+    return flask.request.args.get(name, "").strip()[:TEXT_CHARS_MAX]
 
 
 def number_of(name: str, default: int | None, low: int, high: int) -> int:

@@ -15,8 +15,7 @@ from myqueue.admin.broker_moves import removal_losses
 from myqueue.errors import BrokerInUse, MyQueueError, NotFound, Unreachable
 from myqueue.gateway.broker_processes import ELSEWHERE, stop_when_unused
 from myqueue.gateway.cluster_snapshot import Facts
-from myqueue.gateway.console.page import Crumb, admin, draw, find, link, with_hint
-from myqueue.gateway.console.pages import topics
+from myqueue.gateway.console.page import Crumb, admin, draw, find, link, see, with_hint
 from myqueue.gateway.console.view import format
 from myqueue.problems import shortened
 
@@ -61,7 +60,7 @@ def _ask(
     dangerous: bool = True,
 ) -> Response:
     """Draw one question. `typed`: the text that a person has to type to confirm."""
-    response = draw(
+    return draw(
         "console/sure.html",
         "nodes",
         title,
@@ -73,9 +72,8 @@ def _ask(
         typed=typed,
         dangerous=dangerous,
         trouble=trouble,
+        status=status,
     )
-    response.status_code = status
-    return response
 
 
 def _about(node: int, trouble: str, status: int) -> dict[str, Any]:
@@ -131,7 +129,7 @@ def add() -> Response:
         node = helper.add_broker(key=token[-32:].encode(), taken=taken)
     except MyQueueError as error:
         return add_page(*_failed(error))
-    return topics.see(link("nodes", added=node))
+    return see(link("nodes", added=node))
 
 
 # -- drain, and cancel ----------------------------------------------------------------------------
@@ -160,7 +158,7 @@ def drain(node: int) -> Response:
         count = admin().drain_broker(node)["replicas"]
     except MyQueueError as error:
         return drain_page(node, *_failed(error))
-    return topics.see(link("broker", node=node, of=count))
+    return see(link("broker", node=node, of=count))
 
 
 def undrain_page(node: int, trouble: str = "", status: int = 200) -> Response:
@@ -181,7 +179,7 @@ def undrain(node: int) -> Response:
         admin().undrain_broker(node)
     except MyQueueError as error:
         return undrain_page(node, *_failed(error))
-    return topics.see(link("broker", node=node))
+    return see(link("broker", node=node))
 
 
 # -- remove ---------------------------------------------------------------------------------------
@@ -234,7 +232,7 @@ def remove(node: int) -> Response:
         return remove_page(node, *_failed(error))
     sdk = flask.current_app.extensions["myqueue"]
     counting, stopped = stop_when_unused(sdk, node, row, done["stranded"])
-    return topics.see(
+    return see(
         link(
             "nodes",
             removed=node,

@@ -8,12 +8,21 @@ from __future__ import annotations
 
 from typing import Final
 
-import flask
 from flask import Blueprint, Response
 
 from myqueue.errors import MyQueueError
 from myqueue.gateway.cluster_snapshot import ClusterSnapshot, Facts, SnapshotReader
-from myqueue.gateway.console.page import FILTER, Pager, admin, console, draw, link, one_line, pages
+from myqueue.gateway.console.page import (
+    UNKNOWN,
+    Pager,
+    admin,
+    console,
+    draw,
+    link,
+    one_line,
+    pages,
+    text_of,
+)
 from myqueue.gateway.console.view import format
 from myqueue.gateway.console.view.format import OFF, OK, WARN, Cell, Column, Table
 
@@ -39,7 +48,6 @@ NO_CONSUMERS: Final = (
 )
 DELETED: Final = Cell("deleted", about="Its topic was deleted")
 NO_TOPIC: Final = Cell("any", about="It may write to any topic, or its topic was deleted")
-UNKNOWN: Final = "Not known now: the managers did not answer."
 NO_PRODUCERS: Final = (
     "No producers yet. MyProducer(topics, broker) and POST /producers register one."
 )
@@ -59,7 +67,7 @@ def consumers_page() -> Response:
         table=table,
         pager=pager,
         trouble=note,
-        wanted=_wanted(),
+        wanted=text_of("filter"),
     )
 
 
@@ -79,7 +87,7 @@ def producers_page() -> Response:
         table=table,
         pager=pager,
         trouble=note,
-        wanted=_wanted(),
+        wanted=text_of("filter"),
     )
 
 
@@ -104,13 +112,9 @@ def consumers(look: ClusterSnapshot, only: str = "") -> tuple[Table, Pager, str]
     return table, pager, note
 
 
-def _wanted() -> str:
-    return flask.request.args.get("filter", "").strip()[:FILTER]
-
-
 def _health(kind: str, only: str) -> tuple[list[Facts], str]:
     """Return the clients to show, those seen last first; and why some are missing, if so."""
-    wanted = _wanted().lower()
+    wanted = text_of("filter").lower()
     try:
         health = admin().health()
     except MyQueueError as error:

@@ -10,17 +10,17 @@ from flask import Blueprint, Response
 from myqueue.errors import MyQueueError
 from myqueue.gateway.cluster_snapshot import ClusterSnapshot, Facts, SnapshotReader
 from myqueue.gateway.console.page import (
-    FILTER,
+    UNKNOWN,
     Crumb,
+    act_if_typed,
     admin,
     console,
     draw,
     link,
     one_line,
     pages,
-    with_hint,
+    text_of,
 )
-from myqueue.gateway.console.pages import topics
 from myqueue.gateway.console.view import format
 from myqueue.gateway.console.view.format import OFF, OK, WARN, Cell, Column, Table, Tile
 
@@ -85,7 +85,7 @@ def page() -> Response:
     """List the groups. Lags are requested only for the groups that are shown, all at once, with a
     deadline.
     """
-    wanted = flask.request.args.get("filter", "").strip()[:FILTER]
+    wanted = text_of("filter")
     look = console().watch.latest()
     table, note = Table("Groups", COLUMNS, NO_GROUPS), ""
     groups: list[Facts] = []
@@ -93,7 +93,7 @@ def page() -> Response:
         groups = [row for row in admin().groups() if _fits(row, wanted.lower())]
     except MyQueueError as error:
         note = one_line(error)
-        table.empty = "Not known now: the managers did not answer."
+        table.empty = UNKNOWN
     rows, pager = pages(len(groups))
     shown = groups[rows]
     lags = SnapshotReader(console().session).group_lags(shown) if look.problems is not None else {}
@@ -117,7 +117,7 @@ def page() -> Response:
         pager=pager,
         trouble=note,
         wanted=wanted,
-        deleted=flask.request.args.get("deleted", "")[:FILTER],
+        deleted=text_of("deleted"),
     )
 
 
@@ -127,7 +127,7 @@ def readers(look: ClusterSnapshot, topic: str) -> tuple[Table, str]:
     try:
         groups = [row for row in admin().groups() if topic in row["topics"]]
     except MyQueueError as error:
-        table.empty = "Not known now: the managers did not answer."
+        table.empty = UNKNOWN
         return table, one_line(error)
     groups.sort(key=lambda row: (-row["members"], row["group"]))
     shown = groups[:READERS_MAX]
@@ -271,7 +271,7 @@ def _nobody(part: Facts, names: dict[int, Any]) -> Cell:
 
 def delete_page(name: str, error: str = "", status: int = 200) -> Response:
     group = admin().describe_group(name)
-    response = draw(
+    return draw(
         "console/delete_group.html",
         "groups",
         f"Delete {name}",
@@ -279,16 +279,9 @@ def delete_page(name: str, error: str = "", status: int = 200) -> Response:
         name=name,
         group=group,
         trouble=error,
+        status=status,
     )
-    response.status_code = status
-    return response
 
 
 def delete(name: str) -> Response:
-    if flask.request.form.get("name", "").strip() != name:
-        return delete_page(name, "The typed name does not match; nothing was deleted", 400)
-    try:
-        admin().delete_group(name)
-    except MyQueueError as error:
-        return delete_page(name, with_hint(error), error.http_status)
-    return topics.see(link("groups", deleted=name))
+    return act_if_typed(name, admin().delete_group, delete_page, link("groups", deleted=name))

@@ -17,7 +17,6 @@ from flask import Blueprint, Response, redirect
 from myqueue.errors import Forbidden, Unauthorized
 from myqueue.gateway.api.auth import COOKIE
 from myqueue.gateway.console import page as frame
-from myqueue.gateway.console.pages import topics
 
 KEPT_S: Final = 12 * 3600
 READ, WRITE, ADMIN = "read", "write", "admin"
@@ -84,7 +83,7 @@ def take() -> Response:
         guard.who(f"Bearer {token}")
     except Unauthorized as error:
         return page(f"{error} ({error.name} {error.code})", 401)
-    response = topics.see(_next(flask.request.form.get("next", "")))
+    response = frame.see(_next(flask.request.form.get("next", "")))
     response.set_cookie(
         COOKIE,
         token,
@@ -98,7 +97,7 @@ def take() -> Response:
 
 
 def leave() -> Response:
-    response = topics.see(frame.link("login"))
+    response = frame.see(frame.link("login"))
     response.delete_cookie(COOKIE, path=WAY, httponly=True, samesite="Strict")
     return response
 

@@ -21,6 +21,7 @@ from myqueue.gateway.console.page import (
     moment_of,
     number_of,
     one_line,
+    see,
     wants_json,
     whole,
 )
@@ -285,7 +286,7 @@ def send(name: str) -> Response:
     at, offset = sdk.producer.store(name, text.encode(), key.encode() if key else None, number)
     if wants_json():
         return flask.jsonify(partition=at, offset=offset)
-    return topics.see(link("messages", name=name, sent=f"{at}-{offset}"))
+    return see(link("messages", name=name, sent=f"{at}-{offset}"))
 
 
 def _sent() -> tuple[int, int] | None:

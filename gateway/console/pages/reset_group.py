@@ -23,10 +23,11 @@ from myqueue.gateway.console.page import (
     link,
     moment_of,
     one_line,
+    see,
     whole,
     with_hint,
 )
-from myqueue.gateway.console.pages import groups, topics
+from myqueue.gateway.console.pages import groups
 from myqueue.gateway.console.view import format
 from myqueue.gateway.console.view.format import Cell, Column, Table
 
@@ -68,7 +69,7 @@ def _draw(name: str, given: Mapping[str, str], trouble: str = "", status: int = 
         except InvalidRequest as error:
             trouble, status = one_line(error), error.http_status
     kept = {field: given.get(field, "").strip()[:200] for field in FIELDS}
-    response = draw(
+    return draw(
         "console/reset.html",
         "groups",
         f"Reset positions of {name}",
@@ -80,9 +81,8 @@ def _draw(name: str, given: Mapping[str, str], trouble: str = "", status: int = 
         plan=plan,
         trouble=trouble,
         members=format.plural(len(group["members"]), "member"),
+        status=status,
     )
-    response.status_code = status
-    return response
 
 
 def _group(name: str) -> Facts:
@@ -141,4 +141,4 @@ def reset(name: str) -> Response:
         admin().reset_group(name, **wanted, force=form.get("force") == "yes")
     except MyQueueError as error:
         return _draw(name, form, with_hint(error), error.http_status)
-    return topics.see(link("group", name=name, done="reset"))
+    return see(link("group", name=name, done="reset"))

@@ -10,13 +10,15 @@ import re
 from typing import Final
 
 import flask
-from flask import Blueprint, Response, redirect
+from flask import Blueprint, Response
 
 from myqueue.errors import InvalidName, InvalidRequest, MyQueueError
 from myqueue.gateway.cluster_snapshot import ClusterSnapshot, Facts
 from myqueue.gateway.console.live.growth import GrowthRates
 from myqueue.gateway.console.page import (
+    UNKNOWN,
     Crumb,
+    act_if_typed,
     admin,
     console,
     draw,
@@ -24,6 +26,8 @@ from myqueue.gateway.console.page import (
     number_of,
     one_line,
     pages,
+    see,
+    text_of,
     whole,
     with_hint,
 )
@@ -32,7 +36,6 @@ from myqueue.gateway.console.view.format import BAD, OK, WARN, Cell, Column, Tab
 
 PARTITIONS_MAX, REPLICATION_MAX = 1000, 9
 NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
-FILTER_CHARS_MAX: Final = 200
 DETAIL_PARTITIONS_MAX: Final = 2000  # up to so many are read in one answer; more, topic by topic
 COLUMNS: Final = (
     Column("topic", "Its name"),
@@ -67,7 +70,7 @@ def page() -> Response:
     """List the topics. Filter, cut to one page, and only then request details: that works for
     thousands of topics.
     """
-    wanted = flask.request.args.get("filter", "").strip()[:FILTER_CHARS_MAX]
+    wanted = text_of("filter")
     look = console().watch.latest()
     note, table = "", Table("Topics", COLUMNS, "No topics yet. Create one.")
     names: list[str] = []
@@ -82,7 +85,7 @@ def page() -> Response:
         note = one_line(error)
         rows, pager = pages(len(names))
     if note:
-        table.empty = "Not known now: the managers did not answer."
+        table.empty = UNKNOWN
     elif wanted:
         table.empty = f"No topic has {wanted!r} in its name."
     return draw(
@@ -93,7 +96,7 @@ def page() -> Response:
         pager=pager,
         wanted=wanted,
         trouble=note,
-        deleted=flask.request.args.get("deleted", "")[:FILTER_CHARS_MAX],
+        deleted=text_of("deleted"),
     )
 
 
@@ -148,16 +151,15 @@ def create_page(error: str = "", status: int = 200) -> Response:
         "replication": form.get("replication", ""),
         **retention.given(form),
     }
-    response = draw(
+    return draw(
         "console/create.html",
         "topics",
         "Create a topic",
         crumbs=(crumb(),),
         given=given,
         trouble=error,
+        status=status,
     )
-    response.status_code = status
-    return response
 
 
 def create() -> Response:
@@ -176,18 +178,12 @@ def create() -> Response:
     return see(link("topic", name=name, done="created"))
 
 
-def see(address: str) -> Response:
-    """Redirect after a form, so that reloading the page does not send it again."""
-    response = redirect(address, 303)
-    return flask.make_response(response)
-
-
 # -- grow -----------------------------------------------------------------------------------------
 
 
 def grow_page(name: str, error: str = "", status: int = 200) -> Response:
     topic = admin().describe_topic(name)
-    response = draw(
+    return draw(
         "console/grow.html",
         "topics",
         f"Grow {name}",
@@ -197,9 +193,8 @@ def grow_page(name: str, error: str = "", status: int = 200) -> Response:
         most=PARTITIONS_MAX,
         count=flask.request.form.get("count") or str(number_of("count", 1, 1, PARTITIONS_MAX)),
         trouble=error,
+        status=status,
     )
-    response.status_code = status
-    return response
 
 
 def grow(name: str) -> Response:
@@ -220,7 +215,7 @@ def grow(name: str) -> Response:
 def retention_page(name: str, error: str = "", status: int = 200) -> Response:
     settings = admin().describe_topic(name)["settings"]
     given = retention.given(flask.request.form) if error else retention.written(settings)
-    response = draw(
+    return draw(
         "console/retention.html",
         "topics",
         f"Retention of {name}",
@@ -228,9 +223,8 @@ def retention_page(name: str, error: str = "", status: int = 200) -> Response:
         name=name,
         given=given,
         trouble=error,
+        status=status,
     )
-    response.status_code = status
-    return response
 
 
 def retain(name: str) -> Response:
@@ -246,7 +240,7 @@ def retain(name: str) -> Response:
 
 def delete_page(name: str, error: str = "", status: int = 200) -> Response:
     topic = admin().describe_topic(name)
-    response = draw(
+    return draw(
         "console/delete.html",
         "topics",
         f"Delete {name}",
@@ -254,16 +248,9 @@ def delete_page(name: str, error: str = "", status: int = 200) -> Response:
         name=name,
         topic=topic,
         trouble=error,
+        status=status,
     )
-    response.status_code = status
-    return response
 
 
 def delete(name: str) -> Response:
-    if flask.request.form.get("name", "").strip() != name:
-        return delete_page(name, "The typed name does not match; nothing was deleted", 400)
-    try:
-        admin().delete_topic(name)
-    except MyQueueError as error:
-        return delete_page(name, with_hint(error), error.http_status)
-    return see(link("topics", deleted=name))
+    return act_if_typed(name, admin().delete_topic, delete_page, link("topics", deleted=name))
