@@ -197,7 +197,7 @@ class AsyncConsumer:
             for message in run:
                 yield message
                 handover.commit_if_due()
-                if handover.is_due():
+                if handover.note_poll():
                     break
 
     async def _until(self, timeout: float | None, take: Callable[[], T | None]) -> T | None:

@@ -272,13 +272,13 @@ class Consumer:
             pass
         handover = self._handover
         while (run := self._wait_for_run(idle_s)) is not None:
-            if not handover.commits_alone and self._membership is None:
+            if not handover.auto_commit and self._membership is None:
                 yield from run
                 continue
             for message in run:
                 yield message
                 handover.commit_if_due()
-                if handover.is_due():
+                if handover.note_poll():
                     break  # the rest of this run comes again, if the partition is still ours
 
     def _wait_for_run(self, idle_s: float | None) -> Iterator[Message] | None:
@@ -297,7 +297,7 @@ class Consumer:
 
     def _begin_call(self) -> None:
         self._handover.mark_handled()
-        self._handover.is_due()
+        self._handover.note_poll()
         error, self._error = self._error, None
         if error is not None:
             raise error

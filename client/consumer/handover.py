@@ -58,7 +58,7 @@ class Handover:
         settings: ConsumerSettings,
         callbacks: Callbacks,
     ) -> None:
-        self.commits_alone = settings.auto_commit
+        self.auto_commit = settings.auto_commit
         self.commit_due_at = session.now_ms() + settings.auto_commit_interval_ms
         self._session, self._fetcher, self._subscription = session, fetcher, subscription
         self._membership, self._settings, self._callbacks = membership, settings, callbacks
@@ -67,12 +67,12 @@ class Handover:
 
     def commit_if_due(self) -> None:
         """Note that all returned messages are handled; commit them if auto_commit is due."""
-        if self.commits_alone and self._session.now_ms() >= self.commit_due_at:
+        if self.auto_commit and self._session.now_ms() >= self.commit_due_at:
             self.mark_handled()
 
     def mark_handled(self) -> None:
         """With auto_commit: note that earlier messages are handled, and commit them when due."""
-        if not self.commits_alone:
+        if not self.auto_commit:
             return
         now = self._session.now_ms()
         with self._fetcher.changed:
@@ -113,7 +113,7 @@ class Handover:
 
     def save(self, leaving: list[PartitionState]) -> None:
         """With auto_commit: commit leaving partitions once, if that is possible in time."""
-        if not self.commits_alone:
+        if not self.auto_commit:
             return
         with self._fetcher.changed:
             unsaved = [state for state in leaving if state.is_wanted_back and not state.is_saved]
@@ -127,8 +127,8 @@ class Handover:
 
     # -- callbacks --------------------------------------------------------------------------------
 
-    def is_due(self) -> bool:
-        """Must `call_callbacks` be called before the next message? Counts as asking for it."""
+    def note_poll(self) -> bool:
+        """Note that the application asks for messages; return whether callbacks come first."""
         if self._membership is None:
             return False
         self._membership.note_poll()
@@ -180,7 +180,7 @@ class Handover:
         is_unsaved = any(
             state.is_wanted_back and not state.is_saved for state in partitions.values()
         )
-        return is_unsaved and self.commits_alone and not self._subscription.is_closed
+        return is_unsaved and self.auto_commit and not self._subscription.is_closed
 
     def save_leaving(self) -> None:
         """Do that commit now."""
