@@ -246,3 +246,19 @@ def test_the_watch_rests_when_nobody_looks_and_begins_again(
 def rest_all(monkeypatch: pytest.MonkeyPatch) -> bool:
     monkeypatch.setattr(poller, "REST_AFTER_S", 0.0)
     return False
+
+
+def test_what_a_form_deletes_has_to_be_typed(web: FlaskClient, cluster: Cluster) -> None:
+    cluster.admin.create_topic("typed", partitions=1)
+    cluster.wait_healthy()
+    cluster.admin.reset_group("packers", to="latest", topics=["typed"])
+    for path, name in (("/console/groups/packers", "packers"), ("/console/topics/typed", "typed")):
+        form = {"token": token(web), "name": name[:-1]}
+        refused = web.post(f"{path}/delete", data=form, headers={"Origin": HERE})
+        assert refused.status_code == 400 and "nothing was deleted" in refused.text
+        assert web.get(path).status_code == 200
+        done = web.post(f"{path}/delete", data=form | {"name": name}, headers={"Origin": HERE})
+        assert done.status_code == 303 and done.location.endswith(f"s?deleted={name}")
+        assert f"Deleted {name}." in web.get(done.location).text
+        again = web.post(f"{path}/delete", data=form | {"name": name}, headers={"Origin": HERE})
+        assert again.status_code == 404
