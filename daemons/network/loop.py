@@ -37,7 +37,6 @@ from myqueue.daemons.network.rivals import Rivals
 from myqueue.daemons.network.sockets import Transport
 from myqueue.daemons.raft.types import InvariantBroken, node_of
 from myqueue.daemons.repeated_warnings import LogPauses
-from myqueue.daemons.replication import packets
 from myqueue.wire import protocol
 
 if TYPE_CHECKING:
@@ -256,8 +255,8 @@ class Loop:
             elif peer is None:
                 raise errors.GreetFirst("send GREET before other messages")
             elif kind == protocol.PACKET and peer.kind == self.engine.kind:
-                self._check_may_send_packets(peer, envelope)
-                self.engine.packet(peer.node, envelope, frames)
+                self._check_may_send_packets(peer)
+                self.engine.receive_packet(peer.node, envelope, frames)
             elif kind in PEER_KINDS:
                 self.owner.handle_peer_request(peer, envelope, frames)
             else:
@@ -276,7 +275,7 @@ class Loop:
             counts["peer_messages_crashed_total"] += 1
             self._log("error", "peer-message-crashed", error=repr(error), trace=True)
 
-    def _check_may_send_packets(self, peer: Peer, envelope: protocol.Envelope) -> None:
+    def _check_may_send_packets(self, peer: Peer) -> None:
         """Raise IdentityMismatch unless this peer may send packets (see the module's docstring)."""
         node = peer.node
         if self._confirmed_disks.get((peer.kind, node)) != peer.disk:
@@ -286,8 +285,6 @@ class Loop:
                 self._group_member_nodes.update(map(node_of, replica.node.config.members))
             if node not in self._group_member_nodes:
                 raise errors.IdentityMismatch(f"{peer.name} is a member of no group here")
-        if not packets.is_from_node(envelope, node):
-            raise errors.IdentityMismatch(f"{peer.name} sends for another node")
 
     def _handle_greeting(self, identity: bytes, envelope: protocol.Envelope) -> None:
         try:

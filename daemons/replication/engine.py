@@ -317,7 +317,10 @@ class Engine:
 
     # -- events --------------------------------------------------------------------------------
 
-    def packet(self, source: int, envelope: Envelope, frames: list[Buffer]) -> None:
+    def receive_packet(self, source: int, envelope: Envelope, frames: list[Buffer]) -> None:
+        """Give a packet of a peer to the core; IdentityMismatch if it speaks for another node."""
+        if not peerwire.is_from_node(envelope, source):
+            raise errors.IdentityMismatch(f"{self.kind} {source} sends for another node")
         try:
             packet = peerwire.decode(envelope, frames)
         except peerwire.MalformedPacket:

@@ -21,6 +21,7 @@ from myqueue.daemons.network.loop import Loop
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.groups import LeaderList, NodeHeartbeat, NodeHeartbeatReply, Packet
 from myqueue.daemons.replication import packets
+from myqueue.daemons.replication.engine import Engine
 from myqueue.errors import IdentityMismatch, InvalidRequest
 from myqueue.wire import protocol
 
@@ -193,11 +194,10 @@ def test_who_may_speak_of_consensus() -> None:
     member = SimpleNamespace(node=SimpleNamespace(config=t.Config((ME, YOU))))
     loop.engine, loop._group_member_nodes = SimpleNamespace(replicas={}), set()
     loop._confirmed_disks = {("broker", 1): "a", ("broker", 9): "b"}
-    packet = [1, protocol.PACKET, 0, [], []]
 
-    def may(node: int, disk: str, envelope: list[Any] = packet) -> bool:
+    def may(node: int, disk: str) -> bool:
         try:
-            loop._check_may_send_packets(Peer(b"", "broker", node, disk, 1), envelope)
+            loop._check_may_send_packets(Peer(b"", "broker", node, disk, 1))
         except IdentityMismatch:
             return False
         return True
@@ -206,7 +206,14 @@ def test_who_may_speak_of_consensus() -> None:
     loop.engine.replicas[9] = member
     assert may(1, "a")
     assert not may(1, "b") and not may(2, "a") and not may(9, "b")
-    assert not may(1, "a", [*packet[:3], [[6, 9, YOU, ME, 5]], []])
+
+
+def test_a_packet_that_speaks_for_another_node_is_refused_before_it_is_read() -> None:
+    """S1: its sender is node 1, its message says node 2."""
+    engine: Any = object.__new__(Engine)
+    engine.kind = "broker"
+    with pytest.raises(IdentityMismatch, match="broker 1 sends for another node"):
+        engine.receive_packet(1, [1, protocol.PACKET, 0, [[6, 9, YOU, ME, 5]], []], [])
 
 
 _things = st.recursive(

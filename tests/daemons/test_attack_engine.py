@@ -67,7 +67,7 @@ def test_a_group_is_removed_in_the_turn_in_which_entries_for_it_came(tmp_path: P
         leader.turn()
         engine = follower.engine
         for source, frames in follower.inbox:
-            engine.packet(source, protocol.decode(frames[0]), frames[1:])
+            engine.receive_packet(source, protocol.decode(frames[0]), frames[1:])
         follower.inbox.clear()
         engine.remove(5)
         engine.end_turn()

@@ -249,7 +249,7 @@ def test_no_snapshot_is_made_of_a_state_that_is_being_taken_over(tmp_path: Path)
         await_state(net, late)
         ours, engine = late.replica(GROUP), late.engine
         for source, frames in late.inbox:
-            engine.packet(source, protocol.decode(frames[0]), frames[1:])
+            engine.receive_packet(source, protocol.decode(frames[0]), frames[1:])
         late.inbox.clear()
         assert ours.node.applied_index == ours.node.log.persisted_index == end
         assert not engine.starts.write_snapshot(ours)

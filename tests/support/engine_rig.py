@@ -129,7 +129,7 @@ class Node:
         engine.receive_journal_reports()
         waiting, self.inbox = self.inbox, []
         for source, frames in waiting:
-            engine.packet(source, protocol.decode(frames[0]), frames[1:])
+            engine.receive_packet(source, protocol.decode(frames[0]), frames[1:])
         engine.tick()
         engine.end_turn()
 

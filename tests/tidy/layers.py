@@ -99,7 +99,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "daemons/network/loop.py",
         (
             *(*DAEMON, "myqueue.daemons.network", "myqueue.daemons.raft.types"),
-            *("myqueue.daemons.replication.engine", "myqueue.daemons.replication.packets"),
+            "myqueue.daemons.replication.engine",
         ),
     ),
     ("daemons/network/", ("zmq", *DAEMON, "myqueue.daemons.network")),
