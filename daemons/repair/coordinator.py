@@ -51,9 +51,12 @@ from myqueue.daemons.repair.damage import (
     repaired_segment_row,
     unavailable_text,
 )
+from myqueue.daemons.repair.messages import (
+    ENTRIES_PER_REQUEST_MAX,
+    EntriesRequest,
+    EntryReply,
+)
 from myqueue.daemons.repair.scrub_pace import ScrubPace
-from myqueue.daemons.replication import packets
-from myqueue.daemons.replication.disk_health import has_reserve
 from myqueue.wal.space.segment_repair import SegmentRepair
 
 if TYPE_CHECKING:
@@ -62,7 +65,6 @@ if TYPE_CHECKING:
     from myqueue.wal.groups import Row
 
 ASK_MS: Final = 250
-ASK_ENTRIES: Final = packets.LACKS_MAX  # in one request
 GIVE_BYTES: Final = 4 << 20  # in reply to one request
 STEPS_MAX: Final = 4  # of emptying one segment, in a tick
 REWRITE_BYTES_PER_S: Final = 16 << 20
@@ -306,19 +308,19 @@ class RepairCoordinator:
         """Request lost entries from one member after the other, the leader first."""
         node = replica.node
         others = [one for one in node.config.members if one != node.replica]
-        wanted = lacking.wanted(ASK_ENTRIES)
+        wanted = lacking.wanted(ENTRIES_PER_REQUEST_MAX)
         looks = len(wanted)
         for index in list(wanted):
             if self._check_rewritten(replica, index, lacking):
                 lacking.forget(index)
                 wanted.remove(index)
         lacking.awaited, lacking.given_bytes = set(wanted), 0
-        if not others or not wanted or not has_reserve(self._engine.log.journal):
+        if not others or not wanted or not self._engine.log.journal.has_reserve:
             return looks
         others.sort(key=lambda one: (one != node.leader, one))
         target = others[lacking.asked % len(others)]
         lacking.asked += 1
-        ask = packets.EntriesRequest(replica.uid, node.replica, target, node.term, sorted(wanted))
+        ask = EntriesRequest(replica.uid, node.replica, target, node.term, sorted(wanted))
         self._engine.send_repair_messages({t.node_of(target): Packet(repair_messages=[ask])})
         return looks
 
@@ -349,7 +351,7 @@ class RepairCoordinator:
 
     # -- peers ---------------------------------------------------------------------------------
 
-    def serve_entries(self, ask: packets.EntriesRequest) -> None:
+    def serve_entries(self, ask: EntriesRequest) -> None:
         """Send another replica those of the entries it lacks that we have."""
         replica = self._engine.replicas.get(ask.group)
         if replica is None or replica.replica_id != ask.target:
@@ -358,23 +360,21 @@ class RepairCoordinator:
         if ask.source not in node.config.members:
             return
         # We need not know that it is committed: the replica that asks knows its term and chain.
-        last, messages = node.log.persisted_index, list[packets.EntryReply]()
+        last, messages = node.log.persisted_index, list[EntryReply]()
         for index in ask.indexes:
             if not node.log.first_index <= index <= last or size > GIVE_BYTES:
                 continue
             with suppress(errors.MyQueueError):
                 entry = replica.read(index, index, 1)[0]
                 size += len(entry[t.PAYLOAD])
-                messages.append(
-                    packets.EntryReply(ask.group, node.replica, ask.source, node.term, entry)
-                )
+                messages.append(EntryReply(ask.group, node.replica, ask.source, node.term, entry))
         if messages:
             self._engine.counts["entries_given_total"] += len(messages)
             self._engine.send_repair_messages(
                 {t.node_of(ask.source): Packet(repair_messages=messages)}
             )
 
-    def receive_entry(self, have: packets.EntryReply) -> None:
+    def receive_entry(self, have: EntryReply) -> None:
         """Append an entry that we requested, after comparing it with the index."""
         engine, index = self._engine, have.entry[t.INDEX]
         replica, lacking = engine.replicas.get(have.group), self.lost_entries.get(have.group)

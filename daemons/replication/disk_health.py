@@ -20,14 +20,12 @@ from myqueue import errors
 
 if TYPE_CHECKING:
     from myqueue.daemons.replication.engine import Engine
-    from myqueue.wal.append.journal import Journal
 
 STALL_MS: Final = 1500  # a disk that reports nothing for longer is stalled
 CHECK_MS: Final = 500  # between checks that the folder is there
 LOOK_MS: Final = 5000  # between updates of the free space metric
 QUEUE_BYTES_MAX: Final = 48 << 20  # waiting for the disk; beyond it proposals are refused
 STORE_WORKS_MAX: Final = 2000  # writes that wait for the store; beyond it proposals are refused
-RESERVED_SHARE: Final = 4  # 1/4 of a segment of the last room is for votes
 
 
 class DiskHealth:
@@ -85,16 +83,5 @@ class DiskHealth:
 
     def check_room_for_commands(self) -> None:
         """Raise DiskFull if no commands of clients may be taken."""
-        if not has_reserve(self._engine.log.journal):
+        if not self._engine.log.journal.has_reserve:
             raise errors.DiskFull("the data disk is full")
-
-
-def has_reserve(journal: Journal) -> bool:
-    """Whether more than votes may be written. Commands go on below the soft limit, but the last
-    room of a full disk is for votes, and for records that free space.
-    """
-    spares, (number, position) = journal.spares, journal.end
-    size = journal.segments[number].capacity
-    if not spares.low or spares.has_next or spares.free_bytes >= size:
-        return True
-    return not journal.writer.out_of_room and size - position >= size // RESERVED_SHARE

@@ -29,6 +29,7 @@ from myqueue.daemons.raft.groups import Packet, RaftGroups
 from myqueue.daemons.raft.health import START, ReplicaHealth, Unhealthy
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.repair.coordinator import RepairCoordinator
+from myqueue.daemons.repair.messages import EntriesRequest, EntryReply
 from myqueue.daemons.replication import packets as peerwire
 from myqueue.daemons.replication.catch_up import CatchUpServer
 from myqueue.daemons.replication.close_group import ClosedReplicas
@@ -327,9 +328,9 @@ class Engine:
             self.counts["peer_packets_malformed_total"] += 1
             return
         for message in packet.repair_messages:
-            if isinstance(message, peerwire.EntriesRequest):
+            if isinstance(message, EntriesRequest):
                 self.repair.serve_entries(message)
-            elif isinstance(message, peerwire.EntryReply):
+            elif isinstance(message, EntryReply):
                 self.repair.receive_entry(message)
         self.host.receive(source, packet, self.now)
 

@@ -17,10 +17,11 @@ So every field is checked for type and range before the core sees any of a packe
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.groups import LeaderList, NodeHeartbeat, NodeHeartbeatReply, Packet
+from myqueue.daemons.repair.messages import ENTRIES_PER_REQUEST_MAX, EntriesRequest, EntryReply
 from myqueue.wire import protocol
 
 OWN_FRAME_BYTES = 32 << 10
@@ -29,7 +30,6 @@ PACKET_FRAMES_MAX = 1000
 JOINED_BYTES_MAX = 4 << 20  # of small payloads in one frame, before the last one
 STATE_FRAME_BYTES = 8 << 20  # a frame has a size limit, a state has none
 _VOTE, _VOTED, _APPEND, _APPENDED, _INSTALL, _TIMEOUT, _LACK, _HAVE = 1, 2, 3, 4, 5, 6, 7, 8
-LACKS_MAX = 256  # entries requested in one message
 _BEAT, _BEAT_REPLY, _LEADS = 1, 2, 3
 _INT_END, _WORD_END = 1 << 63, 1 << 32  # of indexes, terms, …; of counts, lengths, chains
 _TYPES_END = max(t.DATA, t.NOOP, t.CONFIG, t.COMMAND) + 1
@@ -39,29 +39,6 @@ Buffer = bytes | memoryview
 
 class MalformedPacket(Exception):
     """A packet with wrong types, ranges or lengths."""
-
-
-class EntriesRequest(NamedTuple):
-    """A replica requests committed entries that it can't read any more from another one.
-
-    The core never sees it. The term is not checked: a committed entry is the same in all terms.
-    """
-
-    group: int
-    source: int  # replica
-    target: int  # replica
-    term: int
-    indexes: list[int]
-
-
-class EntryReply(NamedTuple):
-    """One requested entry."""
-
-    group: int
-    source: int
-    target: int
-    term: int
-    entry: t.Entry
 
 
 class RowCache:
@@ -158,8 +135,8 @@ def _add(writer: _Writer, m: t.Message | EntriesRequest | EntryReply, cache: Row
             writer.payload(s.state[at : at + STATE_FRAME_BYTES])
         size += 40 * len(s.config.members)
     elif isinstance(m, EntriesRequest):
-        writer.messages.append((_LACK, *head, m.indexes[:LACKS_MAX]))
-        size += 9 * LACKS_MAX
+        writer.messages.append((_LACK, *head, m.indexes[:ENTRIES_PER_REQUEST_MAX]))
+        size += 9 * ENTRIES_PER_REQUEST_MAX
     elif isinstance(m, EntryReply):
         rows = cache.rows(m.group, [m.entry])
         writer.messages.append((_HAVE, *head, m.entry[t.INDEX], rows))
@@ -274,7 +251,7 @@ def _message(fields: list[Any], payloads: _Payloads) -> t.Message | EntriesReque
         return t.InstallSnapshot(group, source, target, term, _snapshot(about, payloads))
     if kind == _LACK:
         group, source, target, term, indexes = rest
-        if type(indexes) is not list or not 0 < len(indexes) <= LACKS_MAX:
+        if type(indexes) is not list or not 0 < len(indexes) <= ENTRIES_PER_REQUEST_MAX:
             raise MalformedPacket("indexes that are not listed")
         _check_ints(indexes)
         return EntriesRequest(group, source, target, term, indexes)

@@ -20,7 +20,7 @@ from support.engine_rig import EngineNet, Node
 from myqueue import errors
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.repair import coordinator as repair
-from myqueue.daemons.replication import packets
+from myqueue.daemons.repair.messages import EntryReply
 from myqueue.wal.config import JournalConfig
 from myqueue.wal.read import reader
 
@@ -223,10 +223,10 @@ def test_an_entry_that_is_of_the_log_no_more_is_not_taken(
         log = node.replica(GROUP).node.log
         monkeypatch.setattr(type(log), "has", lambda self, index, term: False)
         ours, theirs = node.replica(GROUP).replica_id, leader.replica(GROUP).replica_id
-        node.engine.repair.receive_entry(packets.EntryReply(GROUP, theirs, ours, 1, entry))
+        node.engine.repair.receive_entry(EntryReply(GROUP, theirs, ours, 1, entry))
         assert node.engine.counts["entries_repaired_total"] == 0
         monkeypatch.undo()
-        node.engine.repair.receive_entry(packets.EntryReply(GROUP, theirs, ours, 1, entry))
+        node.engine.repair.receive_entry(EntryReply(GROUP, theirs, ours, 1, entry))
         assert node.engine.counts["entries_repaired_total"] == 1
 
 
@@ -281,7 +281,7 @@ def test_what_nobody_has_keeps_no_other_entry_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So many are asked for at once; if nobody has these, the next ones have their turn."""
-    monkeypatch.setattr(repair, "ASK_ENTRIES", 3)
+    monkeypatch.setattr(repair, "ENTRIES_PER_REQUEST_MAX", 3)
     with EngineNet(tmp_path, 3, kit.CONFIG) as net:
         kit.write_segments(net)
         node = kit.follower(net)

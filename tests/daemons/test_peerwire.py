@@ -9,6 +9,7 @@ import pytest
 from myqueue import errors
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.groups import LeaderList, NodeHeartbeat, NodeHeartbeatReply, Packet
+from myqueue.daemons.repair.messages import EntriesRequest, EntryReply
 from myqueue.daemons.replication import packets
 from myqueue.wire import protocol
 
@@ -52,8 +53,8 @@ def packet(random: Random) -> Packet:
     ]
     head = (number(random), number(random), number(random), number(random))
     beside = [
-        packets.EntriesRequest(*head, [number(random) for _ in range(random.randrange(1, 5))]),
-        packets.EntryReply(*head, entries_after(random, number(random) // 2, 1)[0]),
+        EntriesRequest(*head, [number(random) for _ in range(random.randrange(1, 5))]),
+        EntryReply(*head, entries_after(random, number(random) // 2, 1)[0]),
     ]
     messages = [message(random) for _ in range(random.randrange(8))]
     return Packet(messages, beats, beside[: random.randrange(3)])

@@ -41,7 +41,7 @@ from myqueue.daemons.repair.damage import (
     matches_index_row,
     repair_source,
 )
-from myqueue.daemons.replication import packets
+from myqueue.daemons.repair.messages import EntriesRequest, EntryReply
 from myqueue.wal.groups import Row
 from myqueue.wal.space.segment_repair import SegmentRepair
 
@@ -273,10 +273,10 @@ def test_a_wrong_entry_is_not_taken(tmp_path: Path) -> None:
         damage_and_notice(net, [node])
         ours, theirs = node.replica(GROUP).replica_id, leader.replica(GROUP).replica_id
         wrong = (*entry[:7], bytes(len(entry[t.PAYLOAD]) - 1) + b"y")
-        node.engine.repair.receive_entry(packets.EntryReply(GROUP, theirs, ours, 1, wrong))
+        node.engine.repair.receive_entry(EntryReply(GROUP, theirs, ours, 1, wrong))
         assert node.engine.counts["entries_given_wrong_total"] == 1
         assert node.engine.counts["entries_repaired_total"] == 0
-        node.engine.repair.receive_entry(packets.EntryReply(GROUP, theirs, ours, 1, entry))
+        node.engine.repair.receive_entry(EntryReply(GROUP, theirs, ours, 1, entry))
         assert node.engine.counts["entries_repaired_total"] == 1
 
 
@@ -291,9 +291,7 @@ def test_an_entry_that_retention_took_is_not_taken(tmp_path: Path) -> None:
         replica = node.replica(GROUP)
         assert node.engine.starts.move(replica, LOST + 1)
         theirs = leader.replica(GROUP).replica_id
-        node.engine.repair.receive_entry(
-            packets.EntryReply(GROUP, theirs, replica.replica_id, 1, entry)
-        )
+        node.engine.repair.receive_entry(EntryReply(GROUP, theirs, replica.replica_id, 1, entry))
         assert node.engine.counts["entries_repaired_total"] == 0
         net.until("on disk", lambda: is_stored(node))
         node.close()
@@ -334,9 +332,7 @@ def test_what_is_asked_of_whom(tmp_path: Path) -> None:
         others = [one for one in replica.node.config.members if one != replica.replica_id]
 
         def ask(who: int, at: list[int]) -> None:
-            leader.repair.serve_entries(
-                packets.EntriesRequest(GROUP, who, replica.replica_id, 1, at)
-            )
+            leader.repair.serve_entries(EntriesRequest(GROUP, who, replica.replica_id, 1, at))
 
         net.cut = set(net.directions())
         leader.propose(replica, [t.Proposal(1, 1, t.DATA, bytes(100))])

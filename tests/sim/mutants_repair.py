@@ -9,7 +9,7 @@ from myqueue.daemons.raft.health import ReplicaHealth
 from myqueue.daemons.raft.leader import Leader
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.repair.coordinator import RepairCoordinator
-from myqueue.daemons.replication import packets
+from myqueue.daemons.repair.messages import EntryReply
 from myqueue.wal import format as f
 from myqueue.wal.append.journal import Journal
 from myqueue.wal.read import reader
@@ -82,7 +82,7 @@ def bug_whole_again_too_early() -> list[Any]:
 def bug_repair_takes_what_it_is_given() -> list[Any]:
     """W16: what a peer gives is appended without a look at its term and digest."""
 
-    def given(self: RepairCoordinator, have: packets.EntryReply) -> None:
+    def given(self: RepairCoordinator, have: EntryReply) -> None:
         lacking, index = self.lost_entries.get(have.group), have.entry[t.INDEX]
         if lacking is not None and index in lacking.entries and index not in lacking.given:
             self._engine.log.journal.append(have.group, [have.entry], relocated=True)

@@ -27,7 +27,7 @@ from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.groups import Packet, RaftGroups
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.repair.coordinator import RepairCoordinator
-from myqueue.daemons.replication import packets as peerwire
+from myqueue.daemons.repair.messages import EntriesRequest, EntryReply
 from myqueue.daemons.replication.catch_up import CatchUpServer
 from myqueue.daemons.replication.log_prefix import LogPrefix
 from myqueue.daemons.replication.open_group import (
@@ -186,7 +186,7 @@ class Process:
     def turn(self, source: int = 0, packet: Packet | None = None) -> None:
         if packet is not None:
             for message in packet.repair_messages:
-                if isinstance(message, peerwire.EntriesRequest):
+                if isinstance(message, EntriesRequest):
                     self.repair.serve_entries(message)
                 else:
                     self.repair.receive_entry(message)
@@ -260,7 +260,7 @@ class Process:
                 self.durable.sent(node, message)
                 self.world.rot.sent(self, node, message)
             packet.repair_messages = [
-                self.world.rot.given(one) if isinstance(one, peerwire.EntryReply) else one
+                self.world.rot.given(one) if isinstance(one, EntryReply) else one
                 for one in packet.repair_messages
             ]
             self.world.network.transmit(self.number, target, packet)

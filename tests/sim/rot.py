@@ -22,7 +22,7 @@ from sim.checkers import Violation, check, hash_of
 
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.node import RaftNode
-from myqueue.daemons.replication.packets import EntryReply
+from myqueue.daemons.repair.messages import EntryReply
 from myqueue.daemons.replication.replica import Replica
 from myqueue.errors import CorruptData, NotReady
 from myqueue.wal import format as f

@@ -114,7 +114,8 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "daemons/repair/",
         (
             *("myqueue.errors", "myqueue.wire", "myqueue.daemons.repair", "myqueue.wal"),
-            *("myqueue.daemons.replication", "myqueue.daemons.raft"),
+            *("myqueue.daemons.raft", "myqueue.daemons.replication.engine"),
+            "myqueue.daemons.replication.replica",
         ),
     ),
     (

@@ -46,6 +46,7 @@ from myqueue.wal.fork_guard import refuse_after_fork, wrong_process
 from myqueue.wal.groups import Group, Groups
 from myqueue.wal.recover.recovery import Recovered, Sink, recover
 
+RESERVED_SHARE = 4  # of a full disk's last segment, one part in so many is for votes
 SUBMIT_BYTES = 4 << 20  # a batch of this size does not wait for the end of the turn
 
 
@@ -388,6 +389,18 @@ class Journal:
         self._enqueue(old.sealing_batch())
         self._layout = self._segments.advance(old.next_batch)
         return self._layout
+
+    @property
+    def has_reserve(self) -> bool:
+        """Whether commands may be written, not only votes and records that free space.
+
+        The last room of a full disk, a quarter of a segment, is for these.
+        """
+        spares, (number, position) = self.spares, self.end
+        size = self.segments[number].capacity
+        if not spares.low or spares.has_next or spares.free_bytes >= size:
+            return True
+        return not self.writer.out_of_room and size - position >= size // RESERVED_SHARE
 
     @property
     def segments(self) -> dict[int, Segment]:
