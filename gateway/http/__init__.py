@@ -1,10 +1,10 @@
 """The HTTP server: it turns the bytes of a connection into a request, and an answer into bytes.
 
 `server` reads all connections in one thread and runs what has to wait in a pool; `connection` is
-one of them, `request_head` parses heads. `routes` finds the operation or page of a path,
-`fast_path` runs operations, `wsgi` calls Flask for pages. `admission` refuses a request by its
-head, before its body is read; `memory_limit` bounds what all requests hold together; `deadlines`
-reports requests that take too long.
+one of them, `request_head` parses heads, `answer_sender` sends what others have made. `routes`
+finds the operation or page of a path, `fast_path` runs operations, `wsgi` calls Flask for pages.
+`admission` refuses a request by its head, before its body is read; `memory_limit` bounds what all
+requests hold together; `deadlines` reports requests that take too long.
 
 In: a listening socket and the application. Out: answers, in the order of the requests. It uses the
 calls of operations of `gateway/api`, which does not know this package. Only `gateway/app` and

@@ -40,13 +40,13 @@ class Connection:
         "phase_begin_s", "sock", "state", "unsent", "wants_write",
     )  # fmt: skip
 
-    def __init__(self, sock: socket.socket, address: str, deadline: float) -> None:
+    def __init__(self, sock: socket.socket, address: str) -> None:
         self.sock, self.address, self.number = sock, address, sock.fileno()
         self.data = bytearray()  # received, not yet parsed
         self.unsent: memoryview | None = None  # the rest of an answer
         self.head: Head | None = None  # head of the request that is being received
         self.state = IDLE
-        self.deadline = deadline  # on the monotonic clock: the server closes the connection then
+        self.deadline = math.inf  # on the monotonic clock: the server closes the connection then
         self.had_request = False  # at least one request was received completely
         self.large_body_bytes = 0  # size of a large body that is not answered yet
         # How fast the request arrives or the answer is taken; `memory_limit.py` updates it
@@ -63,6 +63,10 @@ class Connection:
         self.is_watched = True  # registered with epoll
         self.is_read_paused = False  # reading is paused: too much was received ahead
         self.wants_write = False  # TLS has to write before it can go on reading
+
+    def expire_in(self, ms: float) -> None:
+        """Set the deadline to so long from now."""
+        self.deadline = monotonic() + ms / 1000
 
     def receive(self) -> None:
         """Read what is there without waiting; set `is_broken` if the client closed it."""

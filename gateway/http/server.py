@@ -29,7 +29,6 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable
-from email.utils import formatdate
 from queue import SimpleQueue
 from time import monotonic
 from typing import Final, Protocol
@@ -37,6 +36,7 @@ from typing import Final, Protocol
 from myqueue.errors import BodyTooLarge, Busy, InvalidSetting, Malformed, MyQueueError
 from myqueue.gateway import drop_reasons
 from myqueue.gateway.http import deadlines, memory_limit, request_head
+from myqueue.gateway.http.answer_sender import AnswerSender
 from myqueue.gateway.http.connection import (
     BODY,
     HEAD,
@@ -103,8 +103,7 @@ class Server:
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wake_fd, IN)
         self._connections: dict[int, Connection] = {}
-        self._to_look_at: deque[Connection] = deque()  # for the reading thread to look at
-        self._bodies_to_release: deque[int] = deque()  # sizes of large bodies that were answered
+        self._sender = AnswerSender(config, self._wake)
         self._heavy_waiting: deque[Work] = deque()  # heavy bodies that wait for a slot
         self._waiting: SimpleQueue[Work | None] = SimpleQueue()
         self._stopping = False
@@ -113,11 +112,13 @@ class Server:
         self._listener = listen(config.listen)
         self._listener_fd = self._listener.fileno()
         self._epoll.register(self._listener_fd, IN)
-        self._second, self._date = 0, ""
 
     def stop(self) -> None:
         """Ask the server to stop; from any thread or a signal handler."""
-        self._stopping = True
+        self._stopping = self._sender.stopping = True
+        self._wake()
+
+    def _wake(self) -> None:
         os.eventfd_write(self._wake_fd, 1)
 
     def serve(self) -> None:
@@ -156,12 +157,12 @@ class Server:
                 os.eventfd_read(self._wake_fd)
             elif number == self._listener_fd:
                 self._accept()
-        while self._to_look_at:
-            connection = self._to_look_at.popleft()
+        while self._sender.to_look_at:
+            connection = self._sender.to_look_at.popleft()
             if self._connections.get(connection.number) is connection:
                 self._handle(connection, 0)
-        while self._bodies_to_release:
-            self._release_body(self._bodies_to_release.popleft())
+        while self._sender.bodies_to_release:
+            self._release_body(self._sender.bodies_to_release.popleft())
 
     def _handle(self, connection: Connection, event: int) -> None:
         try:
@@ -247,7 +248,8 @@ class Server:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._tls is not None:
             sock = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
-        connection = Connection(sock, address, self._deadline_in(self._config.header_timeout_ms))
+        connection = Connection(sock, address)
+        connection.expire_in(self._config.header_timeout_ms)
         self._connections[connection.number] = connection
         self._epoll.register(connection.number, IN)
 
@@ -285,9 +287,6 @@ class Server:
         connection.is_broken = True
         connection.data.clear()
         connection.sock.close()
-
-    def _deadline_in(self, ms: float) -> float:
-        return monotonic() + ms / 1000
 
     def _update_events(self, connection: Connection) -> None:
         if connection.is_broken:
@@ -335,7 +334,8 @@ class Server:
             # Closing a socket with unread bytes would make the client lose the answer.
             connection.end_output()
             connection.data.clear()
-            connection.state, connection.deadline = LINGERING, self._deadline_in(LINGER_S * 1000)
+            connection.state = LINGERING
+            connection.expire_in(LINGER_S * 1000)
         if connection.is_broken:
             self._close(connection)
             return
@@ -373,18 +373,18 @@ class Server:
                     self._free_body_bytes()
                 return
             connection.state, connection.is_read_paused = QUEUED, True
-            connection.deadline = self._deadline_in(self._config.body_timeout_ms)
+            connection.expire_in(self._config.body_timeout_ms)
             self._update_events(connection)
             return
         connection.state = state
         if state == HEAD:
             connection.begin_phase()
-            connection.deadline = self._deadline_in(self._config.header_timeout_ms)
+            connection.expire_in(self._config.header_timeout_ms)
 
     def _read_body(self, connection: Connection) -> None:
         connection.state = BODY
         connection.begin_phase()
-        connection.deadline = self._deadline_in(self._config.body_timeout_ms)
+        connection.expire_in(self._config.body_timeout_ms)
         if connection.is_read_paused:
             connection.is_read_paused = False
             self._update_events(connection)
@@ -395,11 +395,9 @@ class Server:
                 self._close(connection)
 
     def _refuse(self, connection: Connection, error: MyQueueError) -> None:
-        connection.state, connection.deadline = (
-            WORKING,
-            self._deadline_in(memory_limit.SEND_TIMEOUT_S * 1000),
-        )
-        self._answer(connection, refusal(error))
+        connection.state = WORKING
+        connection.expire_in(memory_limit.SEND_TIMEOUT_S * 1000)
+        self._sender.send(connection, refusal(error))
 
     def _parse_next(self, connection: Connection) -> int:
         """Return the state by what was received; WORKING means a complete request."""
@@ -431,7 +429,7 @@ class Server:
         if connection.state == BODY:
             connection.large_body_bytes = self._bodies.body_received(connection)
         connection.state, connection.head, connection.had_request = WORKING, None, True
-        connection.deadline = self._deadline_in(deadlines.request_limit_ms(self._config))
+        connection.expire_in(deadlines.request_limit_ms(self._config))
         if connection.large_body_bytes:
             with memoryview(data) as view:  # saves one copy of a large body
                 body = bytes(view[: head.length])
@@ -444,7 +442,7 @@ class Server:
 
         def respond(answer: Answer | Callable[[], Answer]) -> None:
             if isinstance(answer, Answer):
-                self._answer(connection, answer)
+                self._sender.send(connection, answer)
             else:
                 self._waiting.put((connection, answer))
 
@@ -470,98 +468,21 @@ class Server:
                 self._waiting.put(self._heavy_waiting.popleft())
         self._free_body_bytes()
 
-    # -- sending answers, from any thread ---------------------------------------------------------
+    # -- answers ----------------------------------------------------------------------------------
 
     def _run_pool_thread(self) -> None:
         """Run requests until None comes; one thread of the pool."""
         while (work := self._waiting.get()) is not None:
             connection, make = work
             try:
-                self._send_response(connection, make())
+                self._sender.send(connection, make())
             except Exception:
                 log.exception("a request was not answered")
                 connection.is_broken = True
-                self._note_sent(connection, False)
-
-    def _send_response(self, connection: Connection, answer: Answer) -> None:
-        if answer.stream is None:
-            self._answer(connection, answer)
-        else:
-            self._stream(connection, answer)
-
-    def _answer(self, connection: Connection, answer: Answer) -> None:
-        connection.closes = answer.close or self._stopping
-        answer.close = connection.closes
-        head, body = answer.head(self._now()), answer.body
-        if len(body) <= memory_limit.SMALL_BYTES_MAX:
-            self._note_sent(connection, connection.send(head + body))
-            return
-        alive = connection.send(head)  # joining both would double the memory
-        rest = connection.unsent
-        if rest is not None:
-            connection.unsent = memoryview(bytes(rest) + body)
-        elif alive:
-            alive = connection.send(body)
-        self._note_sent(connection, alive)
-
-    def _stream(self, connection: Connection, answer: Answer) -> None:
-        """Send an answer whose end is not known yet; it occupies this thread."""
-        is_complete = False
-        alive = connection.send_all(answer.head(self._now()), memory_limit.SEND_TIMEOUT_S)
-        try:
-            for chunk in answer.stream or ():
-                connection.deadline = self._deadline_in(deadlines.request_limit_ms(self._config))
-                if chunk and alive:
-                    alive = connection.send_all(answer.chunk(chunk), memory_limit.SEND_TIMEOUT_S)
-                if not alive or self._stopping or connection.is_broken:
-                    break
-            else:
-                is_complete = connection.send_all(answer.chunk(b""), memory_limit.SEND_TIMEOUT_S)
-        except Exception:
-            log.exception("a stream failed")
-        finally:
-            answer.close_stream()
-        connection.closes = answer.close or not is_complete
-        self._note_sent(connection, alive)
-
-    def _note_sent(self, connection: Connection, alive: bool) -> None:
-        """Note that an answer was sent, as far as the socket took it. Set the state first, then
-        look at what was received.
-        """
-        if not alive:
-            connection.is_broken = True
-        body_bytes, connection.large_body_bytes = connection.large_body_bytes, 0
-        rest = connection.unsent
-        if rest is None:
-            connection.deadline = self._deadline_in(self._config.idle_timeout_ms)
-            connection.state = IDLE
-        elif connection.state != WRITING:
-            # One deadline for the whole answer: a client that takes a byte now and then can't hold
-            # it forever.
-            connection.begin_phase()
-            connection.deadline = connection.phase_begin_s + memory_limit.seconds_to_take(len(rest))
-            connection.state = WRITING
-        if body_bytes:
-            self._bodies_to_release.append(body_bytes)
-        if (
-            rest is not None
-            or connection.data
-            or connection.is_broken
-            or connection.closes
-            or body_bytes
-        ):
-            self._to_look_at.append(connection)
-            os.eventfd_write(self._wake_fd, 1)
+                self._sender.note_sent(connection, False)
 
     def _send_on(self, connection: Connection, rest: memoryview) -> None:
         alive = connection.send(rest)
         if connection.unsent is None:
             self._update_events(connection)
-        self._note_sent(connection, alive)
-
-    def _now(self) -> str:
-        second = int(monotonic())
-        if second != self._second:
-            self._date = formatdate(usegmt=True)
-            self._second = second
-        return self._date
+        self._sender.note_sent(connection, alive)
