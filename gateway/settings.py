@@ -73,30 +73,30 @@ SETTINGS: tuple[Setting, ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayConfig:
-    """One gateway's settings, checked. Without arguments: the defaults."""
+    """The checked settings of one gateway. `SETTINGS` gives their meanings and units."""
 
-    cluster: str = "127.0.0.1:9092"
-    listen: str = "127.0.0.1:8080"
-    tokens: str = ""
-    tls_certificate: str = ""
-    tls_key: str = ""
-    allowed_host: tuple[str, ...] = ()
-    key: str = ""
-    agent: str = ""
-    log: str = "text"
-    empty: str = "failure"
-    threads: int = 32
-    waiting_max: int = 10
-    wait_ms_max: int = 30_000
-    request_timeout_ms: int = 5_000
-    body_bytes_max: int = 16 << 20
-    bodies_bytes_max: int = 64 << 20
-    header_bytes_max: int = 16 << 10
-    connections_max: int = 4_000
-    header_timeout_ms: int = 10_000
-    body_timeout_ms: int = 30_000
-    idle_timeout_ms: int = 75_000
-    stop_within_ms: int = 4_000
+    cluster: str
+    listen: str
+    tokens: str
+    tls_certificate: str
+    tls_key: str
+    allowed_host: tuple[str, ...]
+    key: str
+    agent: str
+    log: str
+    empty: str
+    threads: int
+    waiting_max: int
+    wait_ms_max: int
+    request_timeout_ms: int
+    body_bytes_max: int
+    bodies_bytes_max: int
+    header_bytes_max: int
+    connections_max: int
+    header_timeout_ms: int
+    body_timeout_ms: int
+    idle_timeout_ms: int
+    stop_within_ms: int
 
     @property
     def url(self) -> str:
@@ -178,3 +178,6 @@ def is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+DEFAULTS: Final = check({setting.name: setting.default for setting in SETTINGS})

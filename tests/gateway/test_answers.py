@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from flask import Flask
 from support.sites import BareConnection, serving
 
 from myqueue.gateway.app import create_app
-from myqueue.gateway.settings import GatewayConfig
+from myqueue.gateway.settings import DEFAULTS
 
 
 @pytest.fixture(scope="module")
 def app() -> Iterator[Flask]:
-    app = create_app(GatewayConfig(cluster="127.0.0.1:9", request_timeout_ms=100))
+    app = create_app(replace(DEFAULTS, cluster="127.0.0.1:9", request_timeout_ms=100))
     yield app
     app.extensions["myqueue"].close()
 

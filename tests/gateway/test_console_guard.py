@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from flask import Flask
@@ -15,7 +16,7 @@ from myqueue import Consumer, Session
 from myqueue.gateway.app import create_app
 from myqueue.gateway.console import page
 from myqueue.gateway.console.live import poller
-from myqueue.gateway.settings import GatewayConfig
+from myqueue.gateway.settings import DEFAULTS
 
 HERE = "http://localhost"
 PAGES = ("/console/", "/console/topics", "/console/create-topic", "/console/nodes")
@@ -38,7 +39,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def app(cluster: Cluster) -> Iterator[Flask]:
-    app = create_app(GatewayConfig(cluster=cluster.address))
+    app = create_app(replace(DEFAULTS, cluster=cluster.address))
     yield app
     app.extensions["myqueue"].close()
 

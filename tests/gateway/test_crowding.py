@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from myqueue.gateway.app import create_app
 from myqueue.gateway.http import memory_limit
 from myqueue.gateway.http.admission import Admission
 from myqueue.gateway.http.server import Server
-from myqueue.gateway.settings import GatewayConfig
+from myqueue.gateway.settings import DEFAULTS
 
 MB = 1_000_000
 Connect = Callable[[int], BareConnection]
@@ -59,7 +60,7 @@ def test_nobody_without_a_token_has_a_body_read(connect: Connect, tmp_path: Path
     file = tmp_path / "tokens"
     file.write_text("write writer-token-0123 writer")
     file.chmod(0o600)
-    config = GatewayConfig(cluster="127.0.0.1:9", tokens=str(file), request_timeout_ms=100)
+    config = replace(DEFAULTS, cluster="127.0.0.1:9", tokens=str(file), request_timeout_ms=100)
     app = create_app(config)
     lane = app.extensions["myqueue-lane"]
     with serving(app, lane, admit=Admission(app).check) as (port, _):

@@ -6,6 +6,7 @@ import inspect
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from flask import Flask
 from myqueue.gateway.api import openapi
 from myqueue.gateway.api.operations import OPERATIONS
 from myqueue.gateway.app import create_app
-from myqueue.gateway.settings import GatewayConfig
+from myqueue.gateway.settings import DEFAULTS
 
 Document = dict[str, Any]
 # Every row of the contract.
@@ -37,7 +38,7 @@ GET /openapi.json
 
 @pytest.fixture(scope="module")
 def app() -> Iterator[Flask]:
-    app = create_app(GatewayConfig(cluster="127.0.0.1:1"))
+    app = create_app(replace(DEFAULTS, cluster="127.0.0.1:1"))
     yield app
     app.extensions["myqueue"].close()
 

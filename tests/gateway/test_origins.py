@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from flask.testing import FlaskClient
 
 from myqueue.errors import InvalidSetting
 from myqueue.gateway.app import create_app
-from myqueue.gateway.settings import GatewayConfig, load
+from myqueue.gateway.settings import DEFAULTS, load
 
 NOBODY = "127.0.0.1:9"  # no cluster is needed: who is refused does not come so far
 MakeWeb = Callable[..., FlaskClient]
@@ -38,7 +39,7 @@ def make(tmp_path: Any) -> Iterator[MakeWeb]:
         if "tokens" in settings:
             settings["tokens"].write_text(f"admin sha256:{'0' * 64}")
             settings["tokens"] = str(settings["tokens"])
-        app = create_app(GatewayConfig(cluster=NOBODY, request_timeout_ms=100, **settings))
+        app = create_app(replace(DEFAULTS, cluster=NOBODY, request_timeout_ms=100, **settings))
         apps.append(app)
         return app.test_client()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ from support.fake_cluster.peer import EchoCluster
 
 from myqueue import errors
 from myqueue.gateway import cluster_client, registrations
-from myqueue.gateway.settings import GatewayConfig
+from myqueue.gateway.settings import DEFAULTS
 
 
 class Routes:
@@ -39,7 +40,7 @@ def test_a_new_partition_is_asked_for_until_a_manager_knows_it(
     monkeypatch.setattr(registrations, "ASK_AGAIN_S", 0.001)
     monkeypatch.setattr(registrations, "ROUTES_S", 0.05)
     routes = Routes(grows_at)
-    one = cluster_client.ClusterClient(GatewayConfig(cluster="127.0.0.1:1"))
+    one = cluster_client.ClusterClient(replace(DEFAULTS, cluster="127.0.0.1:1"))
     session, one.session = (
         one.session,
         SimpleNamespace(  # type: ignore[assignment]
@@ -68,7 +69,7 @@ def test_a_fenced_producer_is_replaced_by_the_next_request(as_list: bool) -> Non
     """Each request that only begins a message must notice it, or all of them fail from then on."""
     with EchoCluster(1) as cluster:
         (log,) = cluster.topic("t")
-        sdk = cluster_client.ClusterClient(GatewayConfig(cluster=cluster.address))
+        sdk = cluster_client.ClusterClient(replace(DEFAULTS, cluster=cluster.address))
         try:
             assert sdk.producer.store("t", b"a", None, 0) == (0, 0)
             (number,) = log.producers
@@ -89,7 +90,7 @@ def test_a_gateway_stops_in_order_after_a_message_failed() -> None:
     """The request had the error; closing must not raise it once more."""
     with EchoCluster(1) as cluster:
         (log,) = cluster.topic("t")
-        sdk = cluster_client.ClusterClient(GatewayConfig(cluster=cluster.address))
+        sdk = cluster_client.ClusterClient(replace(DEFAULTS, cluster=cluster.address))
         sdk.producer.store("t", b"a", None, 0)
         (number,) = log.producers
         log.producers[number][0] += 1

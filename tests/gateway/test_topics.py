@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from myqueue.errors import InvalidRequest
 from myqueue.gateway.app import create_app
 from myqueue.gateway.cluster_client import ClusterClient
 from myqueue.gateway.console.view import retention
-from myqueue.gateway.settings import GatewayConfig
+from myqueue.gateway.settings import DEFAULTS
 
 Asked = list[tuple[str, dict[str, Any]]]
 
@@ -36,7 +37,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
 
 @pytest.fixture
 def client() -> Iterator[FlaskClient]:
-    app = create_app(GatewayConfig(cluster="127.0.0.1:1"))
+    app = create_app(replace(DEFAULTS, cluster="127.0.0.1:1"))
     yield app.test_client()
     app.extensions["myqueue"].close()
 

@@ -7,6 +7,7 @@ import ssl
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from support.processes import free_ports
@@ -14,7 +15,7 @@ from support.processes import free_ports
 from myqueue.gateway.http.request_head import Head
 from myqueue.gateway.http.server import Server
 from myqueue.gateway.http.wsgi import Answer, Respond
-from myqueue.gateway.settings import GatewayConfig
+from myqueue.gateway.settings import DEFAULTS
 
 Start = Callable[..., Any]
 BIG = b"x" * 3_000_000
@@ -107,7 +108,7 @@ def serving(application: Any, quick: Any = None, **more: Any) -> Iterator[tuple[
     settings: dict[str, Any] = {"threads": 4, "stop_within_ms": 500, **more}
     for attempt in range(5):
         (number,) = free_ports(1)
-        config = GatewayConfig(listen=f"127.0.0.1:{number}", **settings)
+        config = replace(DEFAULTS, listen=f"127.0.0.1:{number}", **settings)
         try:
             server = Server(application, config, quick, **arguments)
             break
