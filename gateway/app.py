@@ -58,28 +58,28 @@ def create_app(config: GatewayConfig, sdk: ClusterClient | None = None) -> Flask
         if importlib.util.find_spec(module) is not None:
             blueprint: Blueprint = importlib.import_module(module).blueprint
             app.register_blueprint(blueprint, url_prefix=blueprint.url_prefix or prefix)
-    app.before_request(guarded)
-    app.after_request(responses.protected)
-    app.register_error_handler(errors.MyQueueError, refused)
-    app.register_error_handler(Exception, broken)
-    lane = app.extensions["myqueue-lane"] = FastPath(app)
-    app.wsgi_app = lane  # type: ignore[method-assign]
+    app.before_request(check_access)
+    app.after_request(responses.add_guards)
+    app.register_error_handler(errors.MyQueueError, answer_refusal)
+    app.register_error_handler(Exception, answer_failure)
+    operations = app.extensions["myqueue-operations"] = FastPath(app)
+    app.wsgi_app = operations  # type: ignore[method-assign]
     return app
 
 
-def guarded() -> None:
+def check_access() -> None:
     """Check the role that a page needs. An `OperationCall` checks that of its operation itself."""
     page = current_app.view_functions.get(request.endpoint or "")
     guard: Guard = current_app.extensions["myqueue-guard"]
     guard.check(*access_to_page(page, request.method), request.headers)
 
 
-def refused(error: errors.MyQueueError) -> Response:
+def answer_refusal(error: errors.MyQueueError) -> Response:
     sdk: ClusterClient = current_app.extensions["myqueue"]
     return responses.to_flask(responses.failure(error, sdk.name_of))
 
 
-def broken(error: Exception) -> Response:
+def answer_failure(error: Exception) -> Response:
     """Answer what Flask itself refuses. Anything else is a defect of this program: the log gets the
     traceback, the client does not.
     """
@@ -87,15 +87,15 @@ def broken(error: Exception) -> Response:
     if type(code) is not int:
         log.exception("a request failed")
         name = type(error).__name__
-        return refused(errors.Internal(f"{name} in the gateway; its log says where"))
+        return answer_refusal(errors.Internal(f"{name} in the gateway; its log says where"))
     if code == 404:
-        return refused(errors.NotFound(f"there is no path {request.path}"))
+        return answer_refusal(errors.NotFound(f"there is no path {request.path}"))
     if code == 413:
-        return refused(errors.BodyTooLarge("the body is larger than this gateway takes"))
+        return answer_refusal(errors.BodyTooLarge("the body is larger than this gateway takes"))
     if code != 405:
-        return refused(errors.Malformed(f"{code}: {description}"))
+        return answer_refusal(errors.Malformed(f"{code}: {description}"))
     allowed = ", ".join(sorted(getattr(error, "valid_methods", None) or ()))
     text = f"{request.path} takes {allowed}, not {request.method}"
-    answer = refused(errors.MethodNotAllowed(text))
+    answer = answer_refusal(errors.MethodNotAllowed(text))
     answer.headers["Allow"] = allowed
     return answer

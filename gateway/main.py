@@ -136,7 +136,7 @@ def run(config: GatewayConfig) -> None:
         server = Server(
             app,
             config,
-            app.extensions["myqueue-lane"],
+            app.extensions["myqueue-operations"],
             admit=Admission(app).check,
             count=requests.count_dropped if requests is not None else None,
         )

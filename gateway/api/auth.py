@@ -61,7 +61,7 @@ class Guard:
         self._tokens = _load(config.tokens) if config.tokens else None
         self._origins = Origins(config)
 
-    def who(self, authorization: str | None) -> Principal:
+    def authenticate(self, authorization: str | None) -> Principal:
         """Return the sender named by the header Authorization. Raises Unauthorized."""
         if self._tokens is None:
             return ANYBODY
@@ -77,10 +77,10 @@ class Guard:
             raise Unauthorized("this token is not known here")
         return matching
 
-    def _whoever(self, authorization: str | None) -> Principal:
+    def _authenticate_or_nobody(self, authorization: str | None) -> Principal:
         """Return the sender of a request that needs no token; a wrong token counts as none."""
         try:
-            return self.who(authorization)
+            return self.authenticate(authorization)
         except Unauthorized:
             return NOBODY
 
@@ -91,8 +91,8 @@ class Guard:
         """
         self._origins.check(changes, headers)
         if role is None:
-            return self._whoever(headers.get("Authorization"))
-        principal = self.who(headers.get("Authorization"))
+            return self._authenticate_or_nobody(headers.get("Authorization"))
+        principal = self.authenticate(headers.get("Authorization"))
         if role not in principal.roles and ADMIN not in principal.roles:
             log.warning("%s was refused: needs the role %s", principal.name, role)
             raise Forbidden(f"{principal.name} lacks the role {role}")

@@ -86,7 +86,7 @@ class OperationCall:
     """One request of an operation. Call `run` or `begin`, once."""
 
     __slots__ = (
-        "_ask", "_began_s", "_body", "_headers", "_metrics", "_query", "_row", "_runner",
+        "_context", "_began_s", "_body", "_headers", "_metrics", "_query", "_row", "_runner",
         "_values", "_variables",
     )  # fmt: skip
 
@@ -102,7 +102,7 @@ class OperationCall:
     ) -> None:
         self._runner, self._row, self._headers = runner, row, headers
         self._query, self._body, self._variables = query, body, variables
-        self._ask: RequestContext | None = None
+        self._context: RequestContext | None = None
         self._values: Facts = {}
         path = row.path
         metrics = runner.metrics.get((method, path)) or runner.add_metrics(method, path)
@@ -139,19 +139,19 @@ class OperationCall:
         respond(reply)
 
     def _call_function(self, may_wait: bool) -> Facts | PendingResult:
-        row, ask = self._row, self._ask
-        if ask is None:
+        row, context = self._row, self._context
+        if context is None:
             principal = self._runner.guard.check(row.role, row.changes, self._headers)
             key = self._headers.get("Idempotency-Key")
             if key is not None and not 1 <= len(key) <= KEY_CHARS_MAX:
                 raise InvalidRequest(f"an Idempotency-Key has 1 to {KEY_CHARS_MAX} characters")
             values, more = parameters.read(row.parameters, self._query, self._body, self._variables)
             self._values = values
-            ask = self._ask = RequestContext(self._runner.sdk, key, more, principal)
-        ask.may_wait = may_wait
+            context = self._context = RequestContext(self._runner.sdk, key, more, principal)
+        context.may_wait = may_wait
         if row.request is not None:
-            return row.run(ask, row.request._make(self._values.values()))
-        return row.run(ask, **self._values)
+            return row.run(context, row.request._make(self._values.values()))
+        return row.run(context, **self._values)
 
     def _on_result(
         self, respond: Respond, finish: Callable[[Any], Facts], future: Future[Any]

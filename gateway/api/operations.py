@@ -6,7 +6,7 @@ checks of requests and the OpenAPI document are all made from these rows.
     topics = ApiBlueprint("topics")
 
     @topics.operation("GET", "/topics", "List topics", parameters=(DETAIL,), adds={…})
-    def list_topics(ask: RequestContext, detail: bool) -> Facts: ...
+    def list_topics(context: RequestContext, detail: bool) -> Facts: ...
 
 A function gets a `RequestContext`, and each parameter by its name, or all of them in one object of
 the class `request`. It returns what the success says besides "status"; it raises an exception of

@@ -43,7 +43,7 @@ def to_flask(reply: Reply) -> Response:
     return Response(reply.body, reply.status, reply.headers)
 
 
-def protected(response: Response) -> Response:
+def add_guards(response: Response) -> Response:
     """Add the guarding headers, unless the response has its own."""
     for name, value in GUARDS:
         response.headers.setdefault(name, value)

@@ -61,7 +61,7 @@ class Admission:
             if route.endpoint.startswith("console."):
                 if head.length > LOGIN_FORM_BYTES_MAX:
                     cookie = cookie_authorization(head.headers.get("cookie", ""))
-                    self._guard.who(head.headers.get("authorization") or cookie)
+                    self._guard.authenticate(head.headers.get("authorization") or cookie)
                 body_bytes_max = CONSOLE_FORM_BYTES_MAX
         if head.length > body_bytes_max:
             raise BodyTooLarge(

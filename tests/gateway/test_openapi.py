@@ -73,7 +73,7 @@ def test_what_flask_serves_is_what_is_documented(app: Flask, document: Document)
 def test_functions_take_what_is_documented() -> None:
     for row in OPERATIONS:
         names = [one.name for one in row.parameters]
-        takes = [name for name in inspect.signature(row.run).parameters if name != "ask"]
+        takes = [name for name in inspect.signature(row.run).parameters if name != "context"]
         if row.request is not None:  # made of the values in this order
             assert takes == ["request"] and list(row.request._fields) == names
         else:

@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from myqueue.errors import InvalidRequest, MyQueueError, OffsetOutOfRange, Unreachable
-from myqueue.gateway.api import parameter_catalog
+from myqueue.gateway.api import parameter_catalog as catalog
 from myqueue.gateway.api.operations import ADMIN, ApiBlueprint, Facts, RequestContext
 from myqueue.gateway.api.parameters import some_settings
 
@@ -21,21 +21,21 @@ _GROUP = re.compile(r"([A-Za-z0-9._-]{1,200})/([0-9]{1,9})")
     "/health",
     "Which daemons and clients are alive",
     adds={
-        "brokers": parameter_catalog.ROWS,
-        "managers": parameter_catalog.ROWS,
-        "producers": parameter_catalog.ROWS,
-        "consumers": parameter_catalog.ROWS,
-        "inactive_ms": parameter_catalog.NUMBER,
-        "omitted": parameter_catalog.NUMBER,
+        "brokers": catalog.ROWS,
+        "managers": catalog.ROWS,
+        "producers": catalog.ROWS,
+        "consumers": catalog.ROWS,
+        "inactive_ms": catalog.NUMBER,
+        "omitted": catalog.NUMBER,
     },
 )
-def health(ask: RequestContext) -> Facts:
+def health(context: RequestContext) -> Facts:
     """List every broker, manager, producer and consumer: its last heartbeat, active or not.
 
     If there are very many producers and consumers, those seen last are listed; omitted says how
     many more there are.
     """
-    reply = ask.sdk.read("health")
+    reply = context.sdk.read("health")
     for kind in ("brokers", "managers", "producers", "consumers"):
         for row in reply[kind]:
             row["last_heartbeat_ms"] = row.pop("last_seen_ms")
@@ -46,26 +46,28 @@ def health(ask: RequestContext) -> Facts:
     "GET",
     "/raft_status",
     "State of a Raft group",
-    parameters=(parameter_catalog.GROUP, parameter_catalog.RAFT_TOPIC, parameter_catalog.PARTITION),
+    parameters=(catalog.GROUP, catalog.RAFT_TOPIC, catalog.PARTITION),
     adds={
-        "group": parameter_catalog.TEXT,
-        "leader": parameter_catalog.nullable(parameter_catalog.NUMBER),
-        "term": parameter_catalog.NUMBER,
-        "members": parameter_catalog.ROWS,
-        "commit": parameter_catalog.NUMBER,
-        "applied": parameter_catalog.NUMBER,
+        "group": catalog.TEXT,
+        "leader": catalog.nullable(catalog.NUMBER),
+        "term": catalog.NUMBER,
+        "members": catalog.ROWS,
+        "commit": catalog.NUMBER,
+        "applied": catalog.NUMBER,
     },
 )
-def raft_status(ask: RequestContext, group: str, topic: str | None, partition: int | None) -> Facts:
+def raft_status(
+    context: RequestContext, group: str, topic: str | None, partition: int | None
+) -> Facts:
     """Show the managers' group, or a partition's: topic and partition, or group=TOPIC/NUMBER. The
     partition may be omitted if the topic has only one.
     """
-    place = _place(ask, group, topic, partition)
+    place = _place(context, group, topic, partition)
     if place is None:
-        group, status = "managers", ask.sdk.admin.raft_status()
+        group, status = "managers", context.sdk.admin.raft_status()
     else:
-        ask.sdk.newest_partition(*place)
-        group, status = f"{place[0]}/{place[1]}", ask.sdk.admin.raft_status(*place)
+        context.sdk.newest_partition(*place)
+        group, status = f"{place[0]}/{place[1]}", context.sdk.admin.raft_status(*place)
     answered = [row for row in status["members"] if "error" not in row]
     _show_groups(status["members"])
     return {
@@ -79,7 +81,7 @@ def raft_status(ask: RequestContext, group: str, topic: str | None, partition: i
 
 
 def _place(
-    ask: RequestContext, group: str, topic: str | None, partition: int | None
+    context: RequestContext, group: str, topic: str | None, partition: int | None
 ) -> tuple[str, int] | None:
     """Return the partition that is meant; None: the managers."""
     if group not in ("", "managers"):
@@ -97,7 +99,7 @@ def _place(
     if group:
         raise InvalidRequest(f"group is {group}, and topic is {topic}: give one of them")
     if partition is None:
-        count = len(ask.sdk.topic(topic)["partitions"])
+        count = len(context.sdk.topic(topic)["partitions"])
         if count > 1:
             raise InvalidRequest(f"{topic} has {count} partitions: say which one, with partition")
         partition = 0
@@ -109,16 +111,16 @@ def _place(
     "/repairs",
     "Damage and repairs",
     adds={
-        "repairs": parameter_catalog.ROWS,
-        "scrubbers": parameter_catalog.ROWS,
-        "silent": parameter_catalog.TEXTS,
+        "repairs": catalog.ROWS,
+        "scrubbers": catalog.ROWS,
+        "silent": catalog.TEXTS,
     },
 )
-def repairs(ask: RequestContext) -> Facts:
+def repairs(context: RequestContext) -> Facts:
     """List the damage that daemons found on their disks, the state of its repair, and what
     scrubbers have read. Each daemon lists its last twenty repairs since its start.
     """
-    return ask.sdk.admin.repairs()
+    return context.sdk.admin.repairs()
 
 
 @blueprint.operation(
@@ -126,18 +128,18 @@ def repairs(ask: RequestContext) -> Facts:
     "/where",
     "Where a message is",
     parameters=(
-        parameter_catalog.TOPIC,
-        parameter_catalog.NAMED_PARTITION,
-        parameter_catalog.OFFSET,
+        catalog.TOPIC,
+        catalog.NAMED_PARTITION,
+        catalog.OFFSET,
     ),
-    adds={"replicas": parameter_catalog.ROWS},
+    adds={"replicas": catalog.ROWS},
 )
-def where(ask: RequestContext, topic: str, partition: int, offset: int) -> Facts:
+def where(context: RequestContext, topic: str, partition: int, offset: int) -> Facts:
     """Find a message on each replica: segment, bytes, Raft index and term, and the consumers past
     it.
     """
-    ask.sdk.newest_partition(topic, partition)
-    location = ask.sdk.admin.where(topic, partition, offset)
+    context.sdk.newest_partition(topic, partition)
+    location = context.sdk.admin.where(topic, partition, offset)
     if all("error" in row for row in location["replicas"]):
         raise _refusal(location["replicas"], offset)
     _show_groups([location, *location["replicas"]])
@@ -162,13 +164,13 @@ def _refusal(replicas: list[Facts], offset: int) -> MyQueueError:
 
 
 @blueprint.operation(
-    "GET", "/settings", "Settings of the cluster", adds={"settings": parameter_catalog.OBJECT}
+    "GET", "/settings", "Settings of the cluster", adds={"settings": catalog.OBJECT}
 )
-def settings_of_cluster(ask: RequestContext) -> Facts:
+def settings_of_cluster(context: RequestContext) -> Facts:
     """Show all settings with their values: how long a broker may be silent until it counts as dead,
     how many replicas move at a time, how many clients there may be.
     """
-    return {"settings": ask.sdk.read("cluster")["settings"]}
+    return {"settings": context.sdk.read("cluster")["settings"]}
 
 
 @blueprint.operation(
@@ -177,16 +179,16 @@ def settings_of_cluster(ask: RequestContext) -> Facts:
     "Change settings of the cluster",
     role=ADMIN,
     keyed=True,
-    parameters=(parameter_catalog.CLUSTER_SETTINGS,),
+    parameters=(catalog.CLUSTER_SETTINGS,),
     takes_more="settings of the cluster",
-    adds={"settings": parameter_catalog.OBJECT},
+    adds={"settings": catalog.OBJECT},
 )
-def alter_cluster(ask: RequestContext, settings: dict[str, Any]) -> Facts:
+def alter_cluster(context: RequestContext, settings: dict[str, Any]) -> Facts:
     """Change settings; they apply at once. In `settings`, null restores a default. The answer has
     all settings.
 
     A parameter that is not listed is taken for a setting.
     """
-    arguments = {"settings": some_settings(ask.more, settings)}
-    reply = ask.sdk.update("alter_cluster", arguments, ask.key("alter_cluster"))
+    arguments = {"settings": some_settings(context.more, settings)}
+    reply = context.sdk.update("alter_cluster", arguments, context.key("alter_cluster"))
     return {"settings": reply["settings"]}

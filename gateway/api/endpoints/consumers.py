@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from myqueue import Message
 from myqueue.errors import BatchUnreadable
-from myqueue.gateway.api import parameter_catalog
+from myqueue.gateway.api import parameter_catalog as catalog
 from myqueue.gateway.api.endpoints.registering import heartbeat, register
 from myqueue.gateway.api.operations import (
     ApiBlueprint,
@@ -28,56 +28,56 @@ FAILURE: Final = "failure"
     also=("/consumers",),
     keyed=True,
     makes=True,
-    parameters=(parameter_catalog.TOPIC, parameter_catalog.OWN_PARTITION),
+    parameters=(catalog.TOPIC, catalog.OWN_PARTITION),
     adds={
-        "consumer_id": parameter_catalog.NUMBER,
-        "partitions": parameter_catalog.NUMBERS,
-        "topic": parameter_catalog.TEXT,
-        "partition": parameter_catalog.NUMBER,
+        "consumer_id": catalog.NUMBER,
+        "partitions": catalog.NUMBERS,
+        "topic": catalog.TEXT,
+        "partition": catalog.NUMBER,
     },
 )
-def register_consumer(ask: RequestContext, topic: str, partition: int | None) -> Facts:
+def register_consumer(context: RequestContext, topic: str, partition: int | None) -> Facts:
     """Register a consumer of this topic, which must exist; the answer has its id. It begins with
     the first message that is kept. With a partition, which must exist, its requests that name none
     read from there.
     """
-    return register(ask, "consumer", topic, partition)
+    return register(context, "consumer", topic, partition)
 
 
 @blueprint.operation(
     "POST",
     "/consumer/heartbeat",
     "A consumer is alive",
-    parameters=(parameter_catalog.ANY_CONSUMER_ID,),
-    adds={"consumer_id": parameter_catalog.NUMBER},
+    parameters=(catalog.ANY_CONSUMER_ID,),
+    adds={"consumer_id": catalog.NUMBER},
 )
-def heartbeat_of_consumer(ask: RequestContext, consumer_id: int) -> Facts:
+def heartbeat_of_consumer(context: RequestContext, consumer_id: int) -> Facts:
     """Tell that a consumer is alive. Every request with a consumer_id counts as a heartbeat."""
-    return heartbeat(ask, "consumer", consumer_id)
+    return heartbeat(context, "consumer", consumer_id)
 
 
 _CONSUME: Final = (
-    parameter_catalog.TOPIC_OF_ID,
-    parameter_catalog.CONSUMER_ID,
-    parameter_catalog.PARTITION,
-    parameter_catalog.MAX,
-    parameter_catalog.WAIT_MS,
-    parameter_catalog.ENCODING,
-    parameter_catalog.EMPTY,
-    parameter_catalog.ON_DAMAGED,
+    catalog.TOPIC_OF_ID,
+    catalog.CONSUMER_ID,
+    catalog.PARTITION,
+    catalog.MAX,
+    catalog.WAIT_MS,
+    catalog.ENCODING,
+    catalog.EMPTY,
+    catalog.ON_DAMAGED,
 )
 _TAKEN: Final = {
     "status": {"enum": ["success", "failure"]},
-    "message": parameter_catalog.nullable(parameter_catalog.TEXT),
-    "log_message": parameter_catalog.TEXT,
-    "partition": parameter_catalog.nullable(parameter_catalog.NUMBER),
-    "offset": parameter_catalog.nullable(parameter_catalog.NUMBER),
-    "key": parameter_catalog.nullable(parameter_catalog.TEXT),
-    "timestamp": parameter_catalog.NUMBER,
-    "encoding": parameter_catalog.TEXT,
-    "empty": parameter_catalog.FLAG,
-    "messages": parameter_catalog.ROWS,
-    "skipped": parameter_catalog.SKIPPED,
+    "message": catalog.nullable(catalog.TEXT),
+    "log_message": catalog.TEXT,
+    "partition": catalog.nullable(catalog.NUMBER),
+    "offset": catalog.nullable(catalog.NUMBER),
+    "key": catalog.nullable(catalog.TEXT),
+    "timestamp": catalog.NUMBER,
+    "encoding": catalog.TEXT,
+    "empty": catalog.FLAG,
+    "messages": catalog.ROWS,
+    "skipped": catalog.SKIPPED,
 }
 
 
@@ -114,7 +114,7 @@ class ConsumeRequest(NamedTuple):
     adds=_TAKEN,
     quick=True,
 )
-def consume(ask: RequestContext, request: ConsumeRequest) -> Facts | PendingResult:
+def consume(context: RequestContext, request: ConsumeRequest) -> Facts | PendingResult:
     """Take the next message for this consumer, once; every consumer gets every message.
 
     Without a partition, and if the consumer was registered without one, all partitions are asked in
@@ -127,7 +127,7 @@ def consume(ask: RequestContext, request: ConsumeRequest) -> Facts | PendingResu
     the other messages that were taken. With on_damaged=skip exactly its messages are skipped, and
     skipped lists them; if that took long, messages after them may not be found yet.
     """
-    return _take(ask, request, False)
+    return _take(context, request, False)
 
 
 @blueprint.operation(
@@ -136,29 +136,31 @@ def consume(ask: RequestContext, request: ConsumeRequest) -> Facts | PendingResu
     "Take from a named partition",
     also=("/messages",),
     keyed=True,
-    parameters=(*_CONSUME[:2], parameter_catalog.LOG_PARTITION, *_CONSUME[3:]),
+    parameters=(*_CONSUME[:2], catalog.LOG_PARTITION, *_CONSUME[3:]),
     request=ConsumeRequest,
     adds=_TAKEN,
     quick=True,
 )
-def consume_from_partition(ask: RequestContext, request: ConsumeRequest) -> Facts | PendingResult:
+def consume_from_partition(
+    context: RequestContext, request: ConsumeRequest
+) -> Facts | PendingResult:
     """Take from a partition, which is named here or when the consumer was registered."""
-    return _take(ask, request, True)
+    return _take(context, request, True)
 
 
 def _take(
-    ask: RequestContext, request: ConsumeRequest, needs_partition: bool
+    context: RequestContext, request: ConsumeRequest, needs_partition: bool
 ) -> Facts | PendingResult:
     """Take what is there now; if nothing is, and the request waits for a message, wait in the
     pool.
     """
-    sdk, number = ask.sdk, request.consumer_id
-    topic, partition = ask.registered(
+    sdk, number = context.sdk, request.consumer_id
+    topic, partition = context.registered(
         "consumer", number, request.topic, request.partition, needs_partition
     )
-    key = ask.key("consume", topic, number)
+    key = context.key("consume", topic, number)
     empty_status = request.empty or sdk.empty_status
-    if ask.may_wait:
+    if context.may_wait:
         with sdk.wait_slots.hold_for(request.wait_ms) as may_wait_ms:
             result = sdk.taker.take_all(
                 topic,
@@ -260,13 +262,15 @@ def _row(message: Message, encoding: str) -> Facts:
     "/size",
     "Messages left",
     parameters=(
-        parameter_catalog.TOPIC_OF_ID,
-        parameter_catalog.CONSUMER_ID,
-        parameter_catalog.PARTITION,
+        catalog.TOPIC_OF_ID,
+        catalog.CONSUMER_ID,
+        catalog.PARTITION,
     ),
-    adds={"size": parameter_catalog.NUMBER},
+    adds={"size": catalog.NUMBER},
 )
-def size(ask: RequestContext, topic: str | None, consumer_id: int, partition: int | None) -> Facts:
+def size(
+    context: RequestContext, topic: str | None, consumer_id: int, partition: int | None
+) -> Facts:
     """Count the messages that this consumer has not taken yet, in all its partitions or in one."""
-    topic, partition = ask.registered("consumer", consumer_id, topic, partition)
-    return {"size": ask.sdk.taker.left(topic, consumer_id, partition)}
+    topic, partition = context.registered("consumer", consumer_id, topic, partition)
+    return {"size": context.sdk.taker.left(topic, consumer_id, partition)}

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from myqueue import TopicPartition
 from myqueue.errors import InvalidRequest
-from myqueue.gateway.api import parameter_catalog
+from myqueue.gateway.api import parameter_catalog as catalog
 from myqueue.gateway.api.operations import ADMIN, ApiBlueprint, Facts, RequestContext
 from myqueue.gateway.cluster_snapshot import SnapshotReader
 
@@ -22,16 +22,16 @@ _TARGETS: Final = ("to", "offset", "time_ms", "shift")
     "GET",
     "/groups",
     "List consumer groups",
-    parameters=(parameter_catalog.DETAIL,),
-    adds={"groups": parameter_catalog.ROWS},
+    parameters=(catalog.DETAIL,),
+    adds={"groups": catalog.ROWS},
 )
-def list_groups(ask: RequestContext, detail: bool) -> Facts:
+def list_groups(context: RequestContext, detail: bool) -> Facts:
     """List state (stable, moving, empty, resetting), members, topics and partitions of each group;
     with detail=1 also its lag, the messages left for it; null if that is not known in time.
     """
-    rows = [dict(row) for row in ask.sdk.read("groups")["groups"]]
+    rows = [dict(row) for row in context.sdk.read("groups")["groups"]]
     if detail:
-        lags = SnapshotReader(ask.sdk.session).group_lags(rows)
+        lags = SnapshotReader(context.sdk.session).group_lags(rows)
         for row in rows:
             of = lags.get(row["group"])
             row["lag"] = None if of is None else sum(of.values())
@@ -42,22 +42,22 @@ def list_groups(ask: RequestContext, detail: bool) -> Facts:
     "GET",
     "/groups/<group>",
     "One consumer group",
-    parameters=(parameter_catalog.NAMED_GROUP,),
+    parameters=(catalog.NAMED_GROUP,),
     adds={
-        "group": parameter_catalog.TEXT,
-        "state": parameter_catalog.TEXT,
-        "lag": parameter_catalog.nullable(parameter_catalog.NUMBER),
-        "members": parameter_catalog.ROWS,
-        "partitions": parameter_catalog.ROWS,
-        "topics": {"type": "array", "items": parameter_catalog.TEXT},
+        "group": catalog.TEXT,
+        "state": catalog.TEXT,
+        "lag": catalog.nullable(catalog.NUMBER),
+        "members": catalog.ROWS,
+        "partitions": catalog.ROWS,
+        "topics": {"type": "array", "items": catalog.TEXT},
     },
 )
-def describe_group(ask: RequestContext, group: str) -> Facts:
+def describe_group(context: RequestContext, group: str) -> Facts:
     """Show the members of a group, each with its partitions; and the partitions, each with its
     member (null: none), position (null: nothing committed), start, end and lag; these are null
     where no leader answers.
     """
-    description = ask.sdk.admin.describe_group(group)
+    description = context.sdk.admin.describe_group(group)
     owned: dict[int, list[Facts]] = {}
     for row in description["partitions"]:
         place = {"topic": row["topic"], "partition": row["partition"]}
@@ -76,24 +76,24 @@ def describe_group(ask: RequestContext, group: str) -> Facts:
     "Reset the positions of a group",
     role=ADMIN,
     parameters=(
-        parameter_catalog.NAMED_GROUP,
-        parameter_catalog.TO,
-        parameter_catalog.TO_OFFSET,
-        parameter_catalog.TO_TIME,
-        parameter_catalog.SHIFT,
-        parameter_catalog.SOME_TOPIC,
-        parameter_catalog.PARTITION,
-        parameter_catalog.FORCE_RESET,
-        parameter_catalog.DRY_RUN,
+        catalog.NAMED_GROUP,
+        catalog.TO,
+        catalog.TO_OFFSET,
+        catalog.TO_TIME,
+        catalog.SHIFT,
+        catalog.SOME_TOPIC,
+        catalog.PARTITION,
+        catalog.FORCE_RESET,
+        catalog.DRY_RUN,
     ),
     adds={
-        "group": parameter_catalog.TEXT,
-        "executed": parameter_catalog.FLAG,
-        "partitions": parameter_catalog.ROWS,
+        "group": catalog.TEXT,
+        "executed": catalog.FLAG,
+        "partitions": catalog.ROWS,
     },
 )
 def reset_group(
-    ask: RequestContext,
+    context: RequestContext,
     group: str,
     to: str | None,
     offset: int | None,
@@ -116,12 +116,12 @@ def reset_group(
         raise InvalidRequest("partition is given without its topic")
     chosen: dict[str, Any] = {}
     if topic is not None and partition is not None:
-        ask.sdk.newest_partition(topic, partition)
+        context.sdk.newest_partition(topic, partition)
         chosen["partitions"] = [TopicPartition(topic, partition)]
     elif topic is not None:
-        ask.sdk.topic(topic)
+        context.sdk.topic(topic)
         chosen["topics"] = [topic]
-    rows = ask.sdk.admin.reset_group(group, **where, **chosen, force=force, execute=not dry_run)
+    rows = context.sdk.admin.reset_group(group, **where, **chosen, force=force, execute=not dry_run)
     return {"group": group, "executed": not dry_run, "partitions": rows}
 
 
@@ -130,12 +130,12 @@ def reset_group(
     "/groups/<group>",
     "Delete a consumer group",
     role=ADMIN,
-    parameters=(parameter_catalog.NAMED_GROUP,),
-    adds={"message": parameter_catalog.TEXT},
+    parameters=(catalog.NAMED_GROUP,),
+    adds={"message": catalog.TEXT},
 )
-def delete_group(ask: RequestContext, group: str) -> Facts:
+def delete_group(context: RequestContext, group: str) -> Facts:
     """Delete a group with its positions; a consumer that joins it later begins as in a new group.
     409 while it has members.
     """
-    ask.sdk.admin.delete_group(group)
+    context.sdk.admin.delete_group(group)
     return {"message": f"Group '{group}' deleted"}

@@ -16,7 +16,7 @@ from typing import Final
 from flask import Response, current_app, redirect, request
 
 from myqueue.errors import NotReady, Stopping
-from myqueue.gateway.api import parameter_catalog
+from myqueue.gateway.api import parameter_catalog as catalog
 from myqueue.gateway.api.failures import NotWell
 from myqueue.gateway.api.operations import ApiBlueprint, Facts, RequestContext
 from myqueue.gateway.api.responses import success, to_flask
@@ -25,7 +25,7 @@ from myqueue.problems import CRITICAL, describe
 
 blueprint = ApiBlueprint("probes")
 
-_PROBLEMS: Final = {"problems": parameter_catalog.ROWS, "omitted": parameter_catalog.NUMBER}
+_PROBLEMS: Final = {"problems": catalog.ROWS, "omitted": catalog.NUMBER}
 
 
 @blueprint.get("/")
@@ -47,9 +47,9 @@ root.role = None  # type: ignore[attr-defined]
     "Is this process alive?",
     also=("/ping",),
     role=None,
-    adds={"message": parameter_catalog.TEXT},
+    adds={"message": catalog.TEXT},
 )
-def livez(ask: RequestContext) -> Facts:
+def livez(context: RequestContext) -> Facts:
     """Answer 200 as long as this process runs, whatever the state of the cluster."""
     return {"message": "alive"}
 
@@ -59,23 +59,23 @@ def livez(ask: RequestContext) -> Facts:
     "/status",
     "Number of daemons, and of those alive",
     adds={
-        "message": parameter_catalog.TEXT,
-        "leader": parameter_catalog.nullable(parameter_catalog.NUMBER),
-        "managers": parameter_catalog.NUMBER,
-        "managers_alive": parameter_catalog.NUMBER,
-        "brokers": parameter_catalog.NUMBER,
-        "brokers_alive": parameter_catalog.NUMBER,
-        "topics": parameter_catalog.NUMBER,
-        "partitions": parameter_catalog.NUMBER,
+        "message": catalog.TEXT,
+        "leader": catalog.nullable(catalog.NUMBER),
+        "managers": catalog.NUMBER,
+        "managers_alive": catalog.NUMBER,
+        "brokers": catalog.NUMBER,
+        "brokers_alive": catalog.NUMBER,
+        "topics": catalog.NUMBER,
+        "partitions": catalog.NUMBER,
     },
 )
-def status(ask: RequestContext) -> Facts:
+def status(context: RequestContext) -> Facts:
     """Show the cluster in numbers, as a manager knows it; leader: the manager that leads, null if
     none.
     """
-    counts = ask.sdk.read("cluster")["counts"]
-    managers = ask.sdk.read("managers")
-    brokers = ask.sdk.read("brokers")["brokers"]
+    counts = context.sdk.read("cluster")["counts"]
+    managers = context.sdk.read("managers")
+    brokers = context.sdk.read("brokers")["brokers"]
     return {
         "message": "alive",
         "leader": managers["leader"] or None,
@@ -93,16 +93,16 @@ def status(ask: RequestContext) -> Facts:
     "/readyz",
     "Can it be used?",
     role=None,
-    parameters=(parameter_catalog.CHECK,),
-    adds={"message": parameter_catalog.TEXT},
+    parameters=(catalog.CHECK,),
+    adds={"message": catalog.TEXT},
 )
-def readyz(ask: RequestContext, check: str | None) -> Facts:
+def readyz(context: RequestContext, check: str | None) -> Facts:
     """Answer 200 if requests will be answered; else 503 with what is wrong."""
-    problems = _found(ask.sdk)["problems"]
+    problems = _problems_now(context.sdk)["problems"]
     bad = _stopping(problems)
     if check is not None and not bad:
-        bad = _critical(ask.sdk, problems)
-    if bad and not ask.sender.may_read:
+        bad = _critical(context.sdk, problems)
+    if bad and not context.sender.may_read:
         raise _without_names(bad)
     if bad:
         raise NotReady(_sentence(bad), hint="GET /healthz lists all problems.")
@@ -114,16 +114,16 @@ def readyz(ask: RequestContext, check: str | None) -> Facts:
     "/healthz",
     "All checks",
     role=None,
-    adds={"message": parameter_catalog.TEXT, **_PROBLEMS},
+    adds={"message": catalog.TEXT, **_PROBLEMS},
     beside=_PROBLEMS,
 )
-def healthz(ask: RequestContext) -> Facts:
+def healthz(context: RequestContext) -> Facts:
     """Answer as /readyz does, and list all problems, in a 503 too: then they are needed most. If
     there are very many, the first ones are listed; omitted says how many more there are.
     """
-    report = _found(ask.sdk)
+    report = _problems_now(context.sdk)
     bad = _stopping(report["problems"])
-    if not ask.sender.may_read:
+    if not context.sender.may_read:
         if bad:
             raise _without_names(bad)
         return {"message": "ready"}
@@ -137,7 +137,7 @@ def _without_names(bad: list[Facts]) -> NotReady:
     return NotReady(number, hint="GET /healthz with a token names them.")
 
 
-def _found(sdk: ClusterClient) -> Facts:
+def _problems_now(sdk: ClusterClient) -> Facts:
     """Return `_PROBLEMS`, as the managers' leader knows them."""
     if sdk.wait_slots.stopping.is_set():
         raise Stopping("this gateway is stopping")

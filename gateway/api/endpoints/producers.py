@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from myqueue import RecordMetadata
 from myqueue.errors import InvalidRequest
-from myqueue.gateway.api import parameter_catalog
+from myqueue.gateway.api import parameter_catalog as catalog
 from myqueue.gateway.api.endpoints.registering import heartbeat, register
 from myqueue.gateway.api.operations import (
     WRITE,
@@ -30,20 +30,20 @@ MESSAGE_NAMES: Final = ("message", "log_message", "value")
     role=WRITE,
     keyed=True,
     makes=True,
-    parameters=(parameter_catalog.TOPIC, parameter_catalog.OWN_PARTITION),
+    parameters=(catalog.TOPIC, catalog.OWN_PARTITION),
     adds={
-        "producer_id": parameter_catalog.NUMBER,
-        "partitions": parameter_catalog.NUMBERS,
-        "topic": parameter_catalog.TEXT,
-        "partition": parameter_catalog.NUMBER,
+        "producer_id": catalog.NUMBER,
+        "partitions": catalog.NUMBERS,
+        "topic": catalog.TEXT,
+        "partition": catalog.NUMBER,
     },
 )
-def register_producer(ask: RequestContext, topic: str, partition: int | None) -> Facts:
+def register_producer(context: RequestContext, topic: str, partition: int | None) -> Facts:
     """Register a producer of exactly this topic, which is created if it does not exist; the answer
     has its id. With a partition, which must exist, messages for which this producer names none go
     there.
     """
-    return register(ask, "producer", topic, partition)
+    return register(context, "producer", topic, partition)
 
 
 @blueprint.operation(
@@ -51,28 +51,28 @@ def register_producer(ask: RequestContext, topic: str, partition: int | None) ->
     "/producer/heartbeat",
     "A producer is alive",
     role=WRITE,
-    parameters=(parameter_catalog.ANY_PRODUCER_ID,),
-    adds={"producer_id": parameter_catalog.NUMBER},
+    parameters=(catalog.ANY_PRODUCER_ID,),
+    adds={"producer_id": catalog.NUMBER},
 )
-def heartbeat_of_producer(ask: RequestContext, producer_id: int) -> Facts:
+def heartbeat_of_producer(context: RequestContext, producer_id: int) -> Facts:
     """Tell that a producer is alive. Every request with a producer_id counts as a heartbeat."""
-    return heartbeat(ask, "producer", producer_id)
+    return heartbeat(context, "producer", producer_id)
 
 
 _PRODUCE: Final = (
-    parameter_catalog.TOPIC_OF_ID,
-    parameter_catalog.PRODUCER_ID,
-    parameter_catalog.MESSAGE,
-    parameter_catalog.MESSAGES,
-    parameter_catalog.PARTITION,
-    parameter_catalog.KEY,
-    parameter_catalog.ENCODING,
+    catalog.TOPIC_OF_ID,
+    catalog.PRODUCER_ID,
+    catalog.MESSAGE,
+    catalog.MESSAGES,
+    catalog.PARTITION,
+    catalog.KEY,
+    catalog.ENCODING,
 )
 _STORED: Final = {
-    "partition": parameter_catalog.nullable(parameter_catalog.NUMBER),
-    "offset": parameter_catalog.NUMBER,
-    "offsets": parameter_catalog.NUMBERS,
-    "partitions": parameter_catalog.NUMBERS,
+    "partition": catalog.nullable(catalog.NUMBER),
+    "offset": catalog.NUMBER,
+    "offsets": catalog.NUMBERS,
+    "partitions": catalog.NUMBERS,
 }
 
 
@@ -99,14 +99,14 @@ class ProduceRequest(NamedTuple):
     adds=_STORED,
     quick=True,
 )
-def produce(ask: RequestContext, request: ProduceRequest) -> Facts | PendingResult:
+def produce(context: RequestContext, request: ProduceRequest) -> Facts | PendingResult:
     """Store one message, or a list of them. The answer comes when they are on disk on a majority of
     the replicas.
 
     Without a partition, and if the producer was registered without one, the key decides; without a
     key all partitions get equally many.
     """
-    return _store(ask, request, False)
+    return _store(context, request, False)
 
 
 @blueprint.operation(
@@ -116,27 +116,27 @@ def produce(ask: RequestContext, request: ProduceRequest) -> Facts | PendingResu
     also=("/messages",),
     role=WRITE,
     keyed=True,
-    parameters=(*_PRODUCE[:4], parameter_catalog.LOG_PARTITION, *_PRODUCE[5:]),
+    parameters=(*_PRODUCE[:4], catalog.LOG_PARTITION, *_PRODUCE[5:]),
     request=ProduceRequest,
     adds=_STORED,
     quick=True,
 )
-def produce_to_partition(ask: RequestContext, request: ProduceRequest) -> Facts | PendingResult:
+def produce_to_partition(context: RequestContext, request: ProduceRequest) -> Facts | PendingResult:
     """Produce to a partition, which is named here or when the producer was registered."""
-    return _store(ask, request, True)
+    return _store(context, request, True)
 
 
 def _store(
-    ask: RequestContext, request: ProduceRequest, needs_partition: bool
+    context: RequestContext, request: ProduceRequest, needs_partition: bool
 ) -> Facts | PendingResult:
-    topic, partition = ask.registered(
+    topic, partition = context.registered(
         "producer", request.producer_id, request.topic, request.partition, needs_partition
     )
-    producer, encoding = ask.sdk.producer, request.encoding
-    request_id = ask.key("produce", topic, request.producer_id)
+    producer, encoding = context.sdk.producer, request.encoding
+    request_id = context.key("produce", topic, request.producer_id)
     if (request.message is None) == (request.messages is None):
         raise InvalidRequest("give message, or a list of messages")
-    if not ask.may_wait and (request.messages is not None or not producer.has_room()):
+    if not context.may_wait and (request.messages is not None or not producer.has_room()):
         raise MustWait
     if request.messages is not None:
         values, keys = _unpacked(request.messages, request.key, encoding)
@@ -173,12 +173,12 @@ def _unpacked(
     messages: list[Any], key: str | None, encoding: str
 ) -> tuple[list[bytes], list[bytes | None]]:
     """Read a list of messages: each is a text, or an object of message, key, encoding."""
-    if len(messages) > parameter_catalog.MESSAGES_PRODUCED_MAX:
+    if len(messages) > catalog.MESSAGES_PRODUCED_MAX:
         raise InvalidRequest(
-            f"{len(messages)} messages; one request takes {parameter_catalog.MESSAGES_PRODUCED_MAX}"
+            f"{len(messages)} messages; one request takes {catalog.MESSAGES_PRODUCED_MAX}"
         )
     common = None if key is None else to_bytes("key", key, encoding)
-    if encoding == parameter_catalog.UTF8 and set(map(type, messages)) == {str}:
+    if encoding == catalog.UTF8 and set(map(type, messages)) == {str}:
         try:
             return list(map(str.encode, messages)), [common] * len(messages)
         except UnicodeEncodeError:
@@ -190,9 +190,9 @@ def _unpacked(
         row = item if type(item) is dict else {"message": item}
         given = [row[word] for word in MESSAGE_NAMES if row.get(word) is not None]
         how = row.get("encoding", encoding)
-        if len(given) != 1 or how not in parameter_catalog.ENCODINGS:
+        if len(given) != 1 or how not in catalog.ENCODINGS:
             raise InvalidRequest(
-                f"{name} needs message, and encoding is one of {parameter_catalog.ENCODINGS}"
+                f"{name} needs message, and encoding is one of {catalog.ENCODINGS}"
             )
         values.append(to_bytes(name, given[0], how))
         own = row.get("key")

@@ -6,25 +6,25 @@ from myqueue.errors import UnknownTopic
 from myqueue.gateway.api.operations import Facts, RequestContext
 
 
-def register(ask: RequestContext, kind: str, topic: str, partition: int | None) -> Facts:
+def register(context: RequestContext, kind: str, topic: str, partition: int | None) -> Facts:
     """Register a "producer" or "consumer"; return its id and the partitions of the topic."""
     own = {} if partition is None else {"partition": partition}
-    key = ask.key(f"register_{kind}", topic, *own.values())
-    reply = ask.sdk.registrations.register(kind, topic, partition, key)
+    key = context.key(f"register_{kind}", topic, *own.values())
+    reply = context.sdk.registrations.register(kind, topic, partition, key)
     partitions = reply.get("partitions")
     if partitions is None:
-        partitions = _partitions(ask, topic)
+        partitions = _partitions(context, topic)
     return {f"{kind}_id": reply[f"{kind}_id"], "partitions": partitions, "topic": topic, **own}
 
 
-def _partitions(ask: RequestContext, topic: str) -> list[int]:
+def _partitions(context: RequestContext, topic: str) -> list[int]:
     try:
-        return list(range(len(ask.sdk.topic(topic)["partitions"])))
+        return list(range(len(context.sdk.topic(topic)["partitions"])))
     except UnknownTopic:  # deleted in between
         return []
 
 
-def heartbeat(ask: RequestContext, kind: str, number: int) -> Facts:
-    ask.sdk.client(kind, number)
-    ask.sdk.registrations.report_alive(kind, number)
+def heartbeat(context: RequestContext, kind: str, number: int) -> Facts:
+    context.sdk.client(kind, number)
+    context.sdk.registrations.report_alive(kind, number)
     return {f"{kind}_id": number}

@@ -49,7 +49,7 @@ def find_out() -> Response | None:
     header = flask.request.headers.get("Authorization")
     flask.g.myqueue_roles = frozenset()
     try:
-        principal = guard.who(header or f"Bearer {token}")
+        principal = guard.authenticate(header or f"Bearer {token}")
     except Unauthorized:
         if endpoint in OPEN:
             return None
@@ -80,7 +80,7 @@ def take() -> Response:
     try:
         if guard is None or not token.isascii():
             raise Unauthorized("this token is not known here")
-        guard.who(f"Bearer {token}")
+        guard.authenticate(f"Bearer {token}")
     except Unauthorized as error:
         return page(f"{error} ({error.name} {error.code})", 401)
     response = frame.see(_next(flask.request.form.get("next", "")))
