@@ -6,37 +6,35 @@ metrics. Whatever fails in any of them is answered in the one form of `gateway/a
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import logging
 from typing import Final
 
-from flask import Blueprint, Flask, Response, current_app, request
+from flask import Flask, Response, current_app, request
 
 from myqueue import errors
-from myqueue.gateway.api import responses
+from myqueue.gateway import console
+from myqueue.gateway.api import openapi, responses
 from myqueue.gateway.api.auth import Guard, access_to_page
+from myqueue.gateway.api.endpoints import (
+    brokers,
+    cluster,
+    consumers,
+    groups,
+    partitions,
+    probes,
+    producers,
+    topics,
+)
 from myqueue.gateway.cluster_client import ClusterClient
 from myqueue.gateway.http.fast_path import FastPath
+from myqueue.gateway.metrics import endpoint as metrics
 from myqueue.gateway.settings import GatewayConfig
 
 log = logging.getLogger("myqueue.gateway")
 
 NOUNS: Final = (
-    "api.endpoints.topics",
-    "api.endpoints.producers",
-    "api.endpoints.consumers",
-    "api.endpoints.partitions",
-    "api.endpoints.brokers",
-    "api.endpoints.groups",
-    "api.endpoints.cluster",
-    "api.endpoints.probes",
-    "api.openapi",
-)
-# Pages for people and numbers for machines; they are not operations of the API.
-BESIDES: Final = (
-    ("myqueue.gateway.console", "/console"),
-    ("myqueue.gateway.metrics.endpoint", None),
+    *(topics, producers, consumers, partitions, brokers, groups, cluster, probes),
+    *(openapi, console, metrics),
 )
 
 
@@ -53,11 +51,7 @@ def create_app(config: GatewayConfig, sdk: ClusterClient | None = None) -> Flask
     app.extensions["myqueue-guard"] = Guard(config)
     app.url_map.strict_slashes = False
     for noun in NOUNS:
-        app.register_blueprint(importlib.import_module(f"myqueue.gateway.{noun}").blueprint)
-    for module, prefix in BESIDES:
-        if importlib.util.find_spec(module) is not None:
-            blueprint: Blueprint = importlib.import_module(module).blueprint
-            app.register_blueprint(blueprint, url_prefix=blueprint.url_prefix or prefix)
+        app.register_blueprint(noun.blueprint)
     app.before_request(check_access)
     app.after_request(responses.add_guards)
     app.register_error_handler(errors.MyQueueError, answer_refusal)
