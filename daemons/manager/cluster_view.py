@@ -77,26 +77,56 @@ _health_rows = protocol.list_of(
 )
 _members = protocol.list_of(protocol.row(_int, _int, _bool))
 _BROKER_FIELDS: Final[dict[str, Callable[[Any], bool]]] = {
-    "disk": _text, "incarnation": _int, "address": _text, "peer": _text, "host": _text,
-    "version": _int, "full": _bool,
+    "disk": _text,
+    "incarnation": _int,
+    "address": _text,
+    "peer": _text,
+    "host": _text,
+    "version": _int,
+    "full": _bool,
     "groups": protocol.list_of(
         protocol.row(_int, _int, _bool, _int, _int, _int, _int, _int, protocol.optional(_members))
     ),
-    "held": protocol.optional(_pairs), "lost": _pairs, "producers": _ints, "consumers": _ints,
-    "disk_low": _bool, "free_bytes": _int, "used_bytes": _int, "load": _int,
-    "damaged": _is_damage_list, "closed": _is_closed_list, "closed_from": _int,
-    "closed_total": protocol.optional(_int), "voteless": _pairs,
+    "held": protocol.optional(_pairs),
+    "lost": _pairs,
+    "producers": _ints,
+    "consumers": _ints,
+    "disk_low": _bool,
+    "free_bytes": _int,
+    "used_bytes": _int,
+    "load": _int,
+    "damaged": _is_damage_list,
+    "closed": _is_closed_list,
+    "closed_from": _int,
+    "closed_total": protocol.optional(_int),
+    "voteless": _pairs,
     "health": protocol.optional(_is_health_list),
-}  # fmt: skip
+}
 _OPTIONAL: Final[dict[str, Any]] = {
-    "held": None, "lost": [], "used_bytes": 0, "damaged": [], "closed": [],
-    "closed_from": 0, "closed_total": None, "voteless": [], "health": None, "blank": False,
-}  # fmt: skip
+    "held": None,
+    "lost": [],
+    "used_bytes": 0,
+    "damaged": [],
+    "closed": [],
+    "closed_from": 0,
+    "closed_total": None,
+    "voteless": [],
+    "health": None,
+    "blank": False,
+}
 _MANAGER_FIELDS: Final[dict[str, Callable[[Any], bool]]] = {
-    "disk": _text, "incarnation": _int, "address": _text, "peer": _text, "host": _text,
-    "applied": _int, "producers": _pairs, "consumers": _pairs,
-    "damaged": _is_damage_list, "closed": _is_closed_list, "blank": _bool,
-}  # fmt: skip
+    "disk": _text,
+    "incarnation": _int,
+    "address": _text,
+    "peer": _text,
+    "host": _text,
+    "applied": _int,
+    "producers": _pairs,
+    "consumers": _pairs,
+    "damaged": _is_damage_list,
+    "closed": _is_closed_list,
+    "blank": _bool,
+}
 
 
 def parse_heartbeat(

@@ -130,10 +130,17 @@ class Follower:
         index = max(index, node.commit_index)
         out.send.append(
             AppendReply(
-                node.group, node.replica, message.source, node.term, False, index, log.term(index),
-                self._context, not node.health.votes,
+                node.group,
+                node.replica,
+                message.source,
+                node.term,
+                False,
+                index,
+                log.term(index),
+                self._context,
+                not node.health.votes,
             )
-        )  # fmt: skip
+        )
 
     def learn_commit(self, commit: int, out: Effects) -> None:
         """Keep the leader's commit index: it may come before the entries, and only once."""
@@ -175,10 +182,17 @@ class Follower:
         since = node.started_term if node.health is ReplicaHealth.RECOVERING else 0
         out.send.append(
             AppendReply(
-                node.group, node.replica, node.leader, node.term, True, index, since,
-                self._context, not node.health.votes,
+                node.group,
+                node.replica,
+                node.leader,
+                node.term,
+                True,
+                index,
+                since,
+                self._context,
+                not node.health.votes,
             )
-        )  # fmt: skip
+        )
 
     def ask(self, now: int, out: Effects) -> None:
         """Have the leader try where our log ends; claims nothing. It is asked until it answers: a
@@ -190,10 +204,17 @@ class Follower:
         node.deadline = now + self._asks_ms
         out.send.append(
             AppendReply(
-                node.group, node.replica, node.leader, node.term, False, log.last_index,
-                log.last_term, 0, not node.health.votes,
+                node.group,
+                node.replica,
+                node.leader,
+                node.term,
+                False,
+                log.last_index,
+                log.last_term,
+                0,
+                not node.health.votes,
             )
-        )  # fmt: skip
+        )
 
     def tick(self, now: int, out: Effects) -> None:
         """The leader is alive."""

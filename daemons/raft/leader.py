@@ -45,10 +45,21 @@ if TYPE_CHECKING:
 
 class Leader:
     __slots__ = (
-        "_acked", "_context", "_node", "_persist_from", "_reads", "_reads_at", "_round_due",
-        "_term_start", "_transfer_at", "_transfer_to", "_way_at", "_way_pause_ms", "_way_to",
+        "_acked",
+        "_context",
+        "_node",
+        "_persist_from",
+        "_reads",
+        "_reads_at",
+        "_round_due",
+        "_term_start",
+        "_transfer_at",
+        "_transfer_to",
+        "_way_at",
+        "_way_pause_ms",
+        "_way_to",
         "followers",
-    )  # fmt: skip
+    )
 
     def __init__(self, node: RaftNode) -> None:
         self._node = node
@@ -173,17 +184,30 @@ class Leader:
             self._send_entries(replica, follower, first, entries, size, now, out)
 
     def _send_entries(
-        self, replica: int, follower: Progress, first: int, entries: list[Entry], size: int,
-        now: int, out: Effects,
-    ) -> None:  # fmt: skip
+        self,
+        replica: int,
+        follower: Progress,
+        first: int,
+        entries: list[Entry],
+        size: int,
+        now: int,
+        out: Effects,
+    ) -> None:
         node, log = self._node, self._node.log
         prev = first - 1
         out.send.append(
             Append(
-                node.group, node.replica, replica, node.term, prev, log.term(prev),
-                log.chain(prev), entries, node.commit_index,
+                node.group,
+                node.replica,
+                replica,
+                node.term,
+                prev,
+                log.term(prev),
+                log.chain(prev),
+                entries,
+                node.commit_index,
             )
-        )  # fmt: skip
+        )
         follower.sent_commit = node.commit_index
         follower.sent(prev + len(entries), size, now)
 
@@ -292,10 +316,18 @@ class Leader:
                 prev = max(follower.match_index, node.log.first_index - 1)
                 out.send.append(
                     Append(
-                        node.group, node.replica, replica, node.term, prev, node.log.term(prev), 0,
-                        [], node.commit_index, self._context,
+                        node.group,
+                        node.replica,
+                        replica,
+                        node.term,
+                        prev,
+                        node.log.term(prev),
+                        0,
+                        [],
+                        node.commit_index,
+                        self._context,
                     )
-                )  # fmt: skip
+                )
         self._answer_reads(out)
 
     def _answer_reads(self, out: Effects) -> None:

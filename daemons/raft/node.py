@@ -67,20 +67,56 @@ class RaftNode:
     """See the module's docstring. `heard` is shared by all groups of a process: node -> ms."""
 
     __slots__ = (
-        "_has_unreadable_entries", "_may_miss_entries", "applied_index", "applying_index",
-        "candidate", "commit_index", "configs", "deadline",
-        "doubt_from", "doubt_term", "durable_term", "durable_vote", "eager", "follower", "group",
-        "has_waited", "heard", "ignored", "leader", "leading", "log", "may_found", "may_lead",
-        "random", "replica", "role", "settings", "started_term", "term", "vote",
-    )  # fmt: skip
+        "_has_unreadable_entries",
+        "_may_miss_entries",
+        "applied_index",
+        "applying_index",
+        "candidate",
+        "commit_index",
+        "configs",
+        "deadline",
+        "doubt_from",
+        "doubt_term",
+        "durable_term",
+        "durable_vote",
+        "eager",
+        "follower",
+        "group",
+        "has_waited",
+        "heard",
+        "ignored",
+        "leader",
+        "leading",
+        "log",
+        "may_found",
+        "may_lead",
+        "random",
+        "replica",
+        "role",
+        "settings",
+        "started_term",
+        "term",
+        "vote",
+    )
 
     def __init__(
-        self, group: int, replica: int, configs: ConfigHistory, log: RaftLog, *, term: int,
+        self,
+        group: int,
+        replica: int,
+        configs: ConfigHistory,
+        log: RaftLog,
+        *,
+        term: int,
         vote: int,
-        applied_index: int, commit_index: int, settings: RaftSettings, random: Random,
-        heard: dict[int, int], now: int, may_miss_entries: bool = False,
+        applied_index: int,
+        commit_index: int,
+        settings: RaftSettings,
+        random: Random,
+        heard: dict[int, int],
+        now: int,
+        may_miss_entries: bool = False,
         has_unreadable_entries: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.group, self.replica = group, replica
         self.configs, self.log, self.settings, self.random = configs, log, settings, random
         self.term, self.vote = term, vote

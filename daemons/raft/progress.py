@@ -27,10 +27,21 @@ class State(IntEnum):
 
 class Progress:
     __slots__ = (
-        "_bytes", "_inflight", "_round_began", "_round_index", "_settings", "_was_fast", "fetching",
-        "is_unhealthy", "match_index", "next_index", "retry_at", "sent_commit", "state",
+        "_bytes",
+        "_inflight",
+        "_round_began",
+        "_round_index",
+        "_settings",
+        "_was_fast",
+        "fetching",
+        "is_unhealthy",
+        "match_index",
+        "next_index",
+        "retry_at",
+        "sent_commit",
+        "state",
         "waits",
-    )  # fmt: skip
+    )
 
     def __init__(self, next_index: int, settings: RaftSettings) -> None:
         self.match_index, self.next_index = 0, next_index

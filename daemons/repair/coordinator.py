@@ -338,8 +338,11 @@ class RepairCoordinator:
         engine = self._engine
         if action is LeaderAction.TRANSFER and not lacking.is_handed_over:
             followers = replica.node.leading.followers
-            able = [one for one in replica.node.config.voters
-                    if one in followers and not followers[one].is_unhealthy]  # fmt: skip
+            able = [
+                one
+                for one in replica.node.config.voters
+                if one in followers and not followers[one].is_unhealthy
+            ]
             for one in sorted(able, key=lambda one: -followers[one].match_index):
                 with suppress(errors.MyQueueError):
                     engine.transfer(replica, t.node_of(one))
@@ -416,6 +419,7 @@ class RepairCoordinator:
     def status(self) -> dict[str, Any]:
         damaged = add_partition_names(self.damage_report(harmless=True), self._engine.replicas)
         return {
-            "damaged": damaged, "mended": list(self.repaired_segments),
-            "scrub": self.scrub_pace.status()
-        }  # fmt: skip
+            "damaged": damaged,
+            "mended": list(self.repaired_segments),
+            "scrub": self.scrub_pace.status(),
+        }

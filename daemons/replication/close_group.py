@@ -87,9 +87,13 @@ class ClosedReplica:
 
     def fields(self) -> dict[str, Any]:
         return {
-            "group": self.group, "replica": self.replica, "partition": self.partition,
-            "why": self.why, "since_ms": self.since_ms, "first": self.first,
-        }  # fmt: skip
+            "group": self.group,
+            "replica": self.replica,
+            "partition": self.partition,
+            "why": self.why,
+            "since_ms": self.since_ms,
+            "first": self.first,
+        }
 
 
 class ClosedReplicas:
@@ -118,10 +122,14 @@ class ClosedReplicas:
         if note is None:
             return ""
         self.closed[group.uid] = ClosedReplica(
-            group.uid, replica, str(note.get("partition", f"group {group.uid:x}")),
+            group.uid,
+            replica,
+            str(note.get("partition", f"group {group.uid:x}")),
             str(note.get("why", "the note that says why can't be read")),
-            _number(note, "since_ms"), _number(note, "first"), is_noted=True,
-        )  # fmt: skip
+            _number(note, "since_ms"),
+            _number(note, "first"),
+            is_noted=True,
+        )
         return self.closed[group.uid].why
 
     def after_groups_open(self) -> None:
@@ -138,13 +146,22 @@ class ClosedReplicas:
         name = partition_name(replica.about)
         is_defect = isinstance(error, Defect)
         one = ClosedReplica(
-            replica.uid, replica.replica_id, name, why, self._engine.wall_ms(), error.index,
+            replica.uid,
+            replica.replica_id,
+            name,
+            why,
+            self._engine.wall_ms(),
+            error.index,
             is_noted=is_defect,
-        )  # fmt: skip
+        )
         self._close(
-            one, replica.noted_health, is_defect=is_defect, term=node.term,
-            leader=replica.leader_node, commit=node.commit_index,
-        )  # fmt: skip
+            one,
+            replica.noted_health,
+            is_defect=is_defect,
+            term=node.term,
+            leader=replica.leader_node,
+            commit=node.commit_index,
+        )
 
     def close_unopenable(self, group: Group, why: str, *, is_defect: bool = False) -> None:
         """Close a group that a start can't open. It gets no note: each start tries again."""
@@ -167,9 +184,14 @@ class ClosedReplicas:
         engine.counts["groups_closed_total"] += 1
         hint = HINT_MANAGER if engine.kind == "manager" else HINT
         engine.leave_out(
-            one.group, ReplicaHealth.CLOSED, one.why, before, partition=one.partition, **more,
+            one.group,
+            ReplicaHealth.CLOSED,
+            one.why,
+            before,
+            partition=one.partition,
+            **more,
             do=HINT_DEFECT if is_defect else hint,
-        )  # fmt: skip
+        )
         if not one.is_noted:
             self._save_note(one)
 
@@ -205,16 +227,19 @@ class ClosedReplicas:
             self._kept[name] = one.fields()
             self._next_kept_check_at = 0
             self._engine.report(
-                "warning", "closed-group-kept", group=f"{one.group:x}", partition=one.partition,
-                folder=log.kept.folder(name), segments=segments,
-            )  # fmt: skip
+                "warning",
+                "closed-group-kept",
+                group=f"{one.group:x}",
+                partition=one.partition,
+                folder=log.kept.folder(name),
+                segments=segments,
+            )
 
         log, name = self._engine.log, folder_name(one.group, one.replica)
         names = {number: segment.name for number, segment in log.journal.segments.items()}
         self._run_in_background(
-            "keep",
-            partial(log.kept.keep, name, one.group, one.first, names, one.fields()), kept,
-        )  # fmt: skip
+            "keep", partial(log.kept.keep, name, one.group, one.first, names, one.fields()), kept
+        )
         return False
 
     def note_removal(self, uid: int) -> None:
@@ -252,9 +277,12 @@ class ClosedReplicas:
             except (OSError, MyQueueError) as error:
                 self._next_retry_at = now + AGAIN_MS
                 self._engine.report(
-                    "warning", "closed-group-not-noted", doing=what, error=str(error),
+                    "warning",
+                    "closed-group-not-noted",
+                    doing=what,
+                    error=str(error),
                     do="It is tried again. Free space on the disk if it is full.",
-                )  # fmt: skip
+                )
         if now >= self._next_retry_at and not self._is_busy("note"):
             for one in self.closed.values():
                 if not one.is_noted:
@@ -279,11 +307,15 @@ class ClosedReplicas:
                 continue
             note = self._kept[one]
             rows.append(
-                {"group": _number(note, "group"), "replica": _number(note, "replica"),
-                 "partition": str(note.get("partition", one)), "why": str(note.get("why", "")),
-                 "since_ms": _number(note, "since_ms"),
-                 "kept": self._engine.log.kept.folder(one)}
-            )  # fmt: skip
+                {
+                    "group": _number(note, "group"),
+                    "replica": _number(note, "replica"),
+                    "partition": str(note.get("partition", one)),
+                    "why": str(note.get("why", "")),
+                    "since_ms": _number(note, "since_ms"),
+                    "kept": self._engine.log.kept.folder(one),
+                }
+            )
         names = ("group", "replica", "partition", "why", "since_ms", "kept")
         return [
             {name: row[name][:TEXT_MAX] if type(row[name]) is str else row[name] for name in names}

@@ -65,9 +65,17 @@ class Engine:
     """The raft groups of one daemon, between the core, the log, the transport and the owner."""
 
     def __init__(
-        self, kind: str, node: int, incarnation: int, log: Log, settings: t.RaftSettings,
-        clock: Clock, random: Random, wire: MessageTransport, owner: Owner,
-    ) -> None:  # fmt: skip
+        self,
+        kind: str,
+        node: int,
+        incarnation: int,
+        log: Log,
+        settings: t.RaftSettings,
+        clock: Clock,
+        random: Random,
+        wire: MessageTransport,
+        owner: Owner,
+    ) -> None:
         self.kind, self.node, self.incarnation = kind, node, incarnation
         self.log, self.clock, self.wire, self.owner = log, clock, wire, owner
         self.now = clock.now_ms()
@@ -455,9 +463,13 @@ class Engine:
         journal = self.log.journal
         journal.snapshot(uid, snapshot.index, snapshot.term, snapshot_parts(snapshot))
         batch = journal.start(
-            uid, snapshot.start_index, snapshot.start_term, snapshot.start_offset,
-            snapshot.start_chain, reset=True,
-        )  # fmt: skip
+            uid,
+            snapshot.start_index,
+            snapshot.start_term,
+            snapshot.start_offset,
+            snapshot.start_chain,
+            reset=True,
+        )
         self._pending_snapshots.append((batch, uid, snapshot.index))
         self.counts["snapshots_installed_total"] += 1
         self._saver.hold(replica)

@@ -122,11 +122,21 @@ def _open(opening: GroupContext, group: Group, created: bytes, now: int) -> Repl
     _apply_committed(log, group, machine, configs)
     raft_log = _make_raft_log(log, group)
     node = RaftNode(
-        group.uid, replica, configs, raft_log, term=group.term, vote=group.vote,
-        applied_index=machine.applied_index, commit_index=group.commit_index,
-        settings=opening.settings, random=opening.random, heard=opening.heard, now=now,
-        may_miss_entries=group.incomplete, has_unreadable_entries=group.lacking,
-    )  # fmt: skip
+        group.uid,
+        replica,
+        configs,
+        raft_log,
+        term=group.term,
+        vote=group.vote,
+        applied_index=machine.applied_index,
+        commit_index=group.commit_index,
+        settings=opening.settings,
+        random=opening.random,
+        heard=opening.heard,
+        now=now,
+        may_miss_entries=group.incomplete,
+        has_unreadable_entries=group.lacking,
+    )
     found = Replica(node, machine, about, log)
     found.saved_config = saved_config
     found.commit_saved = group.commit_index  # the state may be ahead of it
@@ -140,11 +150,19 @@ def create_group(
     """Create a group that this daemon does not hold; its record goes to the journal."""
     opening.log.journal.create_group(uid, pack_group_description(replica, config, about))
     node = RaftNode(
-        uid, replica, ConfigHistory(0, config), RaftLog(lookup=_index_lookup(opening.log, uid)),
+        uid,
+        replica,
+        ConfigHistory(0, config),
+        RaftLog(lookup=_index_lookup(opening.log, uid)),
         term=0,
-        vote=0, applied_index=0, commit_index=0, settings=opening.settings,
-        random=opening.random, heard=opening.heard, now=now,
-    )  # fmt: skip
+        vote=0,
+        applied_index=0,
+        commit_index=0,
+        settings=opening.settings,
+        random=opening.random,
+        heard=opening.heard,
+        now=now,
+    )
     return Replica(node, opening.make_state_machine(uid, about), about, opening.log)
 
 
@@ -218,9 +236,12 @@ def _apply_committed(log: Log, group: Group, machine: StateMachine, configs: Con
 
 def _make_raft_log(log: Log, group: Group) -> RaftLog:
     out = RaftLog(
-        group.first_index, group.start_term, group.start_offset, group.start_chain,
+        group.first_index,
+        group.start_term,
+        group.start_offset,
+        group.start_chain,
         _index_lookup(log, group.uid),
-    )  # fmt: skip
+    )
     if group.last_index >= group.first_index:
         row = log.index.row(group.uid, group.last_index)
         if row is None:
@@ -294,8 +315,6 @@ def _truncate_from(log: Log, group: Group, index: int) -> None:
 def snapshot_parts(snapshot: t.Snapshot) -> list[bytes]:
     """Pack a snapshot, with the start of its log, into the parts that the journal stores."""
     config = snapshot.config
-    start = (
-        snapshot.start_index, snapshot.start_term, snapshot.start_offset, snapshot.start_chain
-    )  # fmt: skip
+    start = (snapshot.start_index, snapshot.start_term, snapshot.start_offset, snapshot.start_chain)
     raw = protocol.pack([config.voters, config.learners, snapshot.state, *start])
     return [raw[at : at + SNAPSHOT_PART_BYTES] for at in range(0, len(raw), SNAPSHOT_PART_BYTES)]

@@ -302,8 +302,15 @@ def _entries(prev_index: int, rows: bytes, payloads: _Payloads) -> list[t.Entry]
     last_term = next_offset = 0
     for index, row in enumerate(protocol.unpack_rows(rows), prev_index + 1):
         term, offset, count, time_ms, kind, chain, length = row
-        if {type(term), type(offset), type(count), type(time_ms), type(kind), type(chain),
-            type(length)} != _JUST_INT:  # fmt: skip
+        if {
+            type(term),
+            type(offset),
+            type(count),
+            type(time_ms),
+            type(kind),
+            type(chain),
+            type(length),
+        } != _JUST_INT:
             raise MalformedPacket("a row of an entry that is not of numbers")
         if not (
             last_term <= term < _INT_END

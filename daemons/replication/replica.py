@@ -60,15 +60,30 @@ class Replica:
     """One raft group on this daemon."""
 
     __slots__ = (
-        "about", "apply_to", "catch_up_problem", "commit_saved", "dirty", "is_ready", "log",
-        "machine", "node", "noted_health", "recovery_problem", "repair_problem", "saved_config",
+        "about",
+        "apply_to",
+        "catch_up_problem",
+        "commit_saved",
+        "dirty",
+        "is_ready",
+        "log",
+        "machine",
+        "node",
+        "noted_health",
+        "recovery_problem",
+        "repair_problem",
+        "saved_config",
         "uid",
-    )  # fmt: skip
+    )
 
     def __init__(self, node: RaftNode, machine: StateMachine, about: bytes, log: Log) -> None:
         self.uid, self.node, self.machine, self.about, self.log = (
-            node.group, node, machine, about, log
-        )  # fmt: skip
+            node.group,
+            node,
+            machine,
+            about,
+            log,
+        )
         self.is_ready = False  # it leads, and an entry of its own term is applied
         self.apply_to = 0  # index of the last entry to apply
         self.dirty = False  # applied since the last save
@@ -197,11 +212,18 @@ class Replica:
             raise EntryMissing(f"group {self.uid:x} has no message at offset {offset} on disk")
         named = self.log.journal.segment_name(row.segment)
         return {
-            "group": self.uid, "offset": offset, "index": row.index, "term": row.term,
-            "segment": named[0] if named else "", "position": row.position,
-            "length": row.length, "batch_offset": row.offset, "batch_count": row.count,
-            "time_ms": row.time_ms, "committed": row.index <= self.node.commit_index,
-        }  # fmt: skip
+            "group": self.uid,
+            "offset": offset,
+            "index": row.index,
+            "term": row.term,
+            "segment": named[0] if named else "",
+            "position": row.position,
+            "length": row.length,
+            "batch_offset": row.offset,
+            "batch_count": row.count,
+            "time_ms": row.time_ms,
+            "committed": row.index <= self.node.commit_index,
+        }
 
     # -- applying ------------------------------------------------------------------------------
 
@@ -267,9 +289,15 @@ class Replica:
         with of_one_group("its state can't be packed"):
             state = self.machine.snapshot()
         return t.Snapshot(
-            applied, log.term(applied), self.node.configs.at(applied), log.first_index,
-            log.start_term, log.start_offset, log.start_chain, state,
-        )  # fmt: skip
+            applied,
+            log.term(applied),
+            self.node.configs.at(applied),
+            log.first_index,
+            log.start_term,
+            log.start_offset,
+            log.start_chain,
+            state,
+        )
 
     # -- leadership ----------------------------------------------------------------------------
 
@@ -284,9 +312,10 @@ class Replica:
         node = self.node
         known = node.leading.followers
         able = [
-            one for one in node.config.voters
+            one
+            for one in node.config.voters
             if one in known and not known[one].is_unhealthy and node.is_heard(one, now)
-        ]  # fmt: skip
+        ]
         if not able:
             return 0
         return t.node_of(max(able, key=lambda one: (known[one].match_index, -one)))
@@ -311,9 +340,15 @@ def report_health(
 def as_entry(stored: Stored) -> t.Entry:
     record = stored.record
     return (
-        record.index, record.term, record.offset, record.count, record.time_ms, record.entry_type,
-        record.chain, stored.payload,
-    )  # fmt: skip
+        record.index,
+        record.term,
+        record.offset,
+        record.count,
+        record.time_ms,
+        record.entry_type,
+        record.chain,
+        stored.payload,
+    )
 
 
 @contextmanager
