@@ -49,6 +49,7 @@ from myqueue.analytics.verify.inspection_rows import (
     SnapshotPart,
     Step,
     TermStart,
+    packed,
 )
 from myqueue.errors import FormatUnknown
 from myqueue.wal import format as f
@@ -309,7 +310,7 @@ class _Inspector:
         step = self._steps.pop(group, None)
         if step is not None:
             place = (self._task.number, step.position)
-            yield Step(self._task.disk, group, step.first, *place, step.last, step.changes)
+            yield Step(self._task.disk, group, step.first, *place, step.last, packed(step.changes))
 
     # -- all other records ---------------------------------------------------------------------
 
@@ -344,7 +345,7 @@ class _Inspector:
             if replay is not None and replay.snapshot == (record.index, record.term):
                 part = SnapshotPart(record.count, bytes(payload))
                 place = (self._task.number, record.position)
-                yield Step(self._task.disk, group, record.index, *place, record.index, [part])
+                yield Step(self._task.disk, group, record.index, *place, record.index, [], part)
         hint = self._commits.pop(group, None)
         if hint is not None:
             yield hint

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
 
 from myqueue.analytics.log.catalog import Cut
 from myqueue.analytics.log.plan import Task
@@ -151,7 +152,15 @@ class SnapshotPart(NamedTuple):
     payload: bytes
 
 
-Change = BatchRun | Command | SnapshotPart
+Change = BatchRun | Command
+_CHANGES: Final = (BatchRun, Command)
+
+
+def packed(changes: list[Change]) -> list[tuple[Any, ...]]:
+    """Changes as plain tuples. There may be one for each batch, and named ones cost eight times as
+    much on their way from one process to another (2.6 µs each).
+    """
+    return [(_CHANGES.index(type(change)), *change) for change in changes]
 
 
 class Step(NamedTuple):
@@ -165,7 +174,12 @@ class Step(NamedTuple):
     number: int
     position: int
     last: int
-    changes: list[Change]
+    packed: list[tuple[Any, ...]]
+    part: SnapshotPart | None = None
+
+    @property
+    def changes(self) -> Iterator[Change]:
+        return (_CHANGES[kind](*fields) for kind, *fields in self.packed)
 
 
 class Replayed(NamedTuple):

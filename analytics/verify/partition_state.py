@@ -18,7 +18,6 @@ from myqueue.analytics.verify.inspection_rows import (
     WRONG,
     BatchRun,
     Finding,
-    SnapshotPart,
     Step,
 )
 
@@ -335,11 +334,10 @@ def replay(
     problem = ""
     parts: dict[int, bytes] = {}
     for step in steps:
-        part = step.changes[0] if step.changes else None
-        if isinstance(part, SnapshotPart):
-            if part.number == 0:
+        if step.part is not None:
+            if step.part.number == 0:
                 parts.clear()
-            parts[part.number] = part.payload
+            parts[step.part.number] = step.part.payload
             continue
         if parts and done == after:
             problem = problem or _restored(state, parts, after)
@@ -391,7 +389,7 @@ def _told(disk: str, group: int, state: Rebuilder, problem: str) -> Iterator[Reb
 
 def _applied(state: Rebuilder, step: Step, done: int) -> Iterator[tuple[str, str, int]]:
     for change in step.changes:
-        if isinstance(change, SnapshotPart) or change.index <= done:
+        if change.index <= done:
             continue
         if isinstance(change, BatchRun):
             problem = state.batches(change)

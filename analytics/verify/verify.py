@@ -39,7 +39,6 @@ from myqueue.analytics.verify.inspection_rows import (
     Range,
     Replayed,
     Run,
-    SnapshotPart,
     Step,
 )
 from myqueue.analytics.verify.log_ranges import judge_files, judge_ranges
@@ -283,8 +282,7 @@ def _judges(
 
 
 def _place_of_step(row: Step) -> tuple[Any, ...]:
-    is_entry = not (row.changes and isinstance(row.changes[0], SnapshotPart))
-    return row.disk, row.group, is_entry, row.first, row.number, row.position
+    return row.disk, row.group, row.part is None, row.first, row.number, row.position
 
 
 @dataclass
