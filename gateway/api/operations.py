@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from concurrent.futures import Future
+from itertools import product
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from flask import Blueprint
@@ -149,18 +150,19 @@ class ApiBlueprint(Blueprint):
     ) -> Callable[[F], F]:
         """Add a function to the table, as a decorator.
 
-        `also`: other paths of the same operation. `makes`: it creates or removes something, so an
-        unknown parameter is refused; by default true for operations that need `admin`.
+        `method`: one, or several with blanks between. `also`: other paths of the same operation.
+        `makes`: it creates or removes something, so an unknown parameter is refused; by default
+        true for operations that need `admin`.
         """
         is_strict = role == ADMIN if makes is None else makes
         others = HANDED_ON if takes_more else REFUSED if is_strict else IGNORED
         wanted = ParameterSet(parameters, others)
 
         def add(function: F) -> F:
-            for spelling in (path, *also):
-                name = f"{function.__name__}-{method}-{spelling}".replace("/", "-")
+            for verb, spelling in product(method.split(), (path, *also)):
+                name = f"{function.__name__}-{verb}-{spelling}".replace("/", "-")
                 row = Operation(
-                    method,
+                    verb,
                     spelling,
                     function.__name__,
                     f"{self.name}.{name}",
@@ -173,12 +175,12 @@ class ApiBlueprint(Blueprint):
                     beside or {},
                     takes_more,
                     keyed,
-                    keyed or method not in SAFE,
+                    keyed or verb not in SAFE,
                     function,
                     quick,
                 )
                 OPERATIONS.append(row)
-                self.add_url_rule(spelling, name, methods=[method], provide_automatic_options=False)
+                self.add_url_rule(spelling, name, methods=[verb], provide_automatic_options=False)
             return function
 
         return add

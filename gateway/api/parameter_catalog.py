@@ -75,6 +75,35 @@ def _flag(name: str, about: str, **more: Any) -> Parameter:
     )
 
 
+def _choice(name: str, about: str, *known: str, **more: Any) -> Parameter:
+    return Parameter(
+        name=name, read=kinds.choice(*known), schema={"enum": list(known)}, about=about, **more
+    )
+
+
+def _name(name: str, also: str, about: str, **more: Any) -> Parameter:
+    """The name of a topic or a group."""
+    return Parameter(
+        name=name,
+        also=tuple(also.split()),
+        read=kinds.topic_name,
+        schema={"type": "string", "pattern": NAME_PATTERN},
+        about=about,
+        **more,
+    )
+
+
+def _topic(about: str, **more: Any) -> Parameter:
+    return _name("topic", "topic_name name", about, example="orders", **more)
+
+
+def _settings(about: str, example: dict[str, int]) -> Parameter:
+    return Parameter(
+        name="settings", read=kinds.mapping, schema={"type": "object"}, default={}, about=about,
+        example=example,
+    )  # fmt: skip
+
+
 # The facts of a batch that can't be unpacked: where it is, and what else was taken with it.
 UNREADABLE: Final[dict[str, Schema]] = {
     "topic": TEXT,
@@ -87,31 +116,11 @@ SKIPPED: Final = rows({"topic": TEXT, "partition": NUMBER, "offset": NUMBER, "co
 
 # -- parameters -----------------------------------------------------------------------------------
 
-TOPIC: Final = Parameter(
-    name="topic",
-    also=("topic_name", "name"),
-    read=kinds.topic_name,
-    required=True,
-    schema={"type": "string", "pattern": NAME_PATTERN},
-    example="orders",
-    about="Name of the topic: 1 to 200 of A-Z a-z 0-9 . _ -",
+TOPIC: Final = _topic("Name of the topic: 1 to 200 of A-Z a-z 0-9 . _ -", required=True)
+TOPIC_OF_ID: Final = _topic(
+    "Name of the topic; without it, the one that the id was registered for."
 )
-TOPIC_OF_ID: Final = Parameter(
-    name="topic",
-    also=TOPIC.also,
-    read=kinds.topic_name,
-    schema=TOPIC.schema,
-    example="orders",
-    about="Name of the topic; without it, the one that the id was registered for.",
-)
-ANY_TOPIC: Final = Parameter(
-    name="topic",
-    also=TOPIC.also,
-    read=kinds.topic_name,
-    schema=TOPIC.schema,
-    example="orders",
-    about="Name of the topic; without it, all topics.",
-)
+ANY_TOPIC: Final = _topic("Name of the topic; without it, all topics.")
 PARTITIONS: Final = _number(
     "partitions",
     "Number of partitions.",
@@ -120,12 +129,8 @@ PARTITIONS: Final = _number(
     default=1,
     example=3,
     also=(
-        "number_of_partitions",
-        "num_partitions",
-        "no_of_partitions",
-        "partition_count",
-        "partitions_count",
-        "n_partitions",
+        *("number_of_partitions", "num_partitions", "no_of_partitions", "partition_count"),
+        *("partitions_count", "n_partitions"),
     ),
 )
 REPLICATION: Final = _number(
@@ -139,21 +144,11 @@ REPLICATION: Final = _number(
 )
 # Settings of topics. Used for advice only: newer managers may know more.
 TOPIC_SETTINGS: Final = ("message_bytes_max", "partition_growth", "retention_bytes", "retention_ms")
-SETTINGS: Final = Parameter(
-    name="settings",
-    read=kinds.mapping,
-    schema={"type": "object"},
-    default={},
-    about="Settings of the topic; 'myq config show topic' lists them.",
-    example={"retention_ms": 86_400_000},
+SETTINGS: Final = _settings(
+    "Settings of the topic; 'myq config show topic' lists them.", {"retention_ms": 86_400_000}
 )
-CLUSTER_SETTINGS: Final = Parameter(
-    name="settings",
-    read=kinds.mapping,
-    schema={"type": "object"},
-    default={},
-    about="Settings of the cluster; 'myq config show cluster' lists them.",
-    example={"replace_after_ms": 600_000},
+CLUSTER_SETTINGS: Final = _settings(
+    "Settings of the cluster; 'myq config show cluster' lists them.", {"replace_after_ms": 600_000}
 )
 DETAIL: Final = _flag("detail", "Give all facts about each of them.", example=True)
 UTF8, BASE64 = kinds.UTF8, kinds.BASE64
@@ -175,13 +170,8 @@ CONSUMER_ID: Final = _number(
 )
 ANY_PRODUCER_ID, ANY_CONSUMER_ID = PRODUCER_ID, CONSUMER_ID
 PARTITION_NAMES: Final = (
-    "partition_id",
-    "partition_index",
-    "partition_number",
-    "partition_no",
-    "partition_num",
-    "partition_key",
-    "part",
+    *("partition_id", "partition_index", "partition_number", "partition_no", "partition_num"),
+    *("partition_key", "part"),
 )
 PARTITION: Final = _partition("Number of the partition.")
 NAMED_PARTITION: Final = _partition("Number of the partition.", required=True, example=0)
@@ -233,26 +223,20 @@ KEY: Final = Parameter(
     schema=TEXT,
     about="Messages with the same key go to the same partition.",
 )
-ENCODING: Final = Parameter(
-    name="encoding",
-    read=kinds.choice(*ENCODINGS),
-    schema={"enum": list(ENCODINGS)},
-    default=UTF8,
-    about="How messages and keys are written: utf-8 or base64.",
+ENCODING: Final = _choice(
+    "encoding", "How messages and keys are written: utf-8 or base64.", *ENCODINGS, default=UTF8
 )
-EMPTY: Final = Parameter(
-    name="empty",
-    read=kinds.choice("failure", "success"),
-    schema={"enum": ["failure", "success"]},
-    about="Status of the answer if no message is left; without it, as the gateway is set.",
+EMPTY: Final = _choice(
+    "empty",
+    "Status of the answer if no message is left; without it, as the gateway is set.",
+    *("failure", "success"),
 )
-ON_DAMAGED: Final = Parameter(
-    name="on_damaged",
-    read=kinds.choice("raise", "skip"),
-    schema={"enum": ["raise", "skip"]},
-    default="raise",
-    about="What to do about a batch that can't be unpacked: raise the error BATCH_UNREADABLE, or"
+ON_DAMAGED: Final = _choice(
+    "on_damaged",
+    "What to do about a batch that can't be unpacked: raise the error BATCH_UNREADABLE, or"
     " skip exactly its messages.",
+    *("raise", "skip"),
+    default="raise",
 )
 MAX: Final = _number("max", "Messages to take at most.", 1, MESSAGES_MAX, default=1)
 WAIT_MS: Final = _number(
@@ -277,17 +261,8 @@ ADDRESS: Final = Parameter(
     schema=TEXT,
     example="127.0.0.1:9294",
     also=(
-        "broker_address",
-        "broker_addr",
-        "addr",
-        "broker",
-        "host",
-        "hostname",
-        "ip",
-        "broker_host",
-        "broker_ip",
-        "url",
-        "broker_url",
+        *("broker_address", "broker_addr", "addr", "broker", "host", "hostname", "ip"),
+        *("broker_host", "broker_ip", "url", "broker_url"),
     ),
     about="host or host:port of a running broker, perhaps with tcp:// or http:// in front.",
 )
@@ -309,38 +284,19 @@ COMING_MS: Final = _number(
 GOING_MS: Final = _number(
     "wait_ms", "How long to wait until its partitions have moved.", 0, 3_600_000, default=0
 )
-RAFT_TOPIC: Final = Parameter(
-    name="topic",
-    also=TOPIC.also,
-    read=kinds.topic_name,
-    schema=TOPIC.schema,
-    example="orders",
-    about="Topic of the partition; without it, the managers' group.",
-)
+RAFT_TOPIC: Final = _topic("Topic of the partition; without it, the managers' group.")
 # -- of consumer groups --
 
-NAMED_GROUP: Final = Parameter(
-    name="group",
-    also=("name",),
-    read=kinds.topic_name,
-    required=True,
-    example="billing",
-    schema={"type": "string", "pattern": NAME_PATTERN},
-    about="Name of the consumer group.",
+NAMED_GROUP: Final = _name(
+    "group", "name", "Name of the consumer group.", required=True, example="billing"
 )
-SOME_TOPIC: Final = Parameter(
-    name="topic",
-    also=("topic_name",),
-    read=kinds.topic_name,
-    example="orders",
-    schema={"type": "string", "pattern": NAME_PATTERN},
-    about="Only this topic; without it, all topics of the group.",
+SOME_TOPIC: Final = _name(
+    "topic", "topic_name", "Only this topic; without it, all topics of the group.", example="orders"
 )
-TO: Final = Parameter(
-    name="to",
-    read=kinds.choice("earliest", "latest"),
-    schema={"enum": ["earliest", "latest"]},
-    about="To the first message that is kept, or after the last one.",
+TO: Final = _choice(
+    "to",
+    "To the first message that is kept, or after the last one.",
+    *("earliest", "latest"),
     example="earliest",
 )
 TO_OFFSET: Final = _number("offset", "To this offset, or the nearest one that exists.")
@@ -355,9 +311,8 @@ FORCE_RESET: Final = _flag(
     "force", "Reset even if it has members; they continue from the new positions."
 )
 DRY_RUN: Final = _flag("dry_run", "Report what would be done, and do nothing.")
-CHECK: Final = Parameter(
-    name="check",
-    read=kinds.choice("quorum-critical"),
-    schema={"enum": ["quorum-critical"]},
-    about="quorum-critical: also fail if the loss of one more member would stop a group.",
+CHECK: Final = _choice(
+    "check",
+    "quorum-critical: also fail if the loss of one more member would stop a group.",
+    "quorum-critical",
 )

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 from myqueue import Message
 from myqueue.errors import BatchUnreadable
 from myqueue.gateway.api import parameter_catalog as catalog
-from myqueue.gateway.api.endpoints.registering import heartbeat, register
+from myqueue.gateway.api.endpoints.registering import REGISTERED, heartbeat, register
 from myqueue.gateway.api.operations import (
     ApiBlueprint,
     Facts,
@@ -29,12 +29,7 @@ FAILURE: Final = "failure"
     keyed=True,
     makes=True,
     parameters=(catalog.TOPIC, catalog.OWN_PARTITION),
-    adds={
-        "consumer_id": catalog.NUMBER,
-        "partitions": catalog.NUMBERS,
-        "topic": catalog.TEXT,
-        "partition": catalog.NUMBER,
-    },
+    adds={"consumer_id": catalog.NUMBER, **REGISTERED},
 )
 def register_consumer(context: RequestContext, topic: str, partition: int | None) -> Facts:
     """Register a consumer of this topic, which must exist; the answer has its id. It begins with
@@ -95,17 +90,7 @@ class ConsumeRequest(NamedTuple):
 
 
 @blueprint.operation(
-    "GET",
-    "/consumer/consume",
-    "Take the next message",
-    keyed=True,
-    parameters=_CONSUME,
-    request=ConsumeRequest,
-    adds=_TAKEN,
-    quick=True,
-)
-@blueprint.operation(
-    "POST",
+    "GET POST",
     "/consumer/consume",
     "Take the next message",
     keyed=True,

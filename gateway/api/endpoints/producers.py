@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 from myqueue import RecordMetadata
 from myqueue.errors import InvalidRequest
 from myqueue.gateway.api import parameter_catalog as catalog
-from myqueue.gateway.api.endpoints.registering import heartbeat, register
+from myqueue.gateway.api.endpoints.registering import REGISTERED, heartbeat, register
 from myqueue.gateway.api.operations import (
     WRITE,
     ApiBlueprint,
@@ -31,12 +31,7 @@ MESSAGE_NAMES: Final = ("message", "log_message", "value")
     keyed=True,
     makes=True,
     parameters=(catalog.TOPIC, catalog.OWN_PARTITION),
-    adds={
-        "producer_id": catalog.NUMBER,
-        "partitions": catalog.NUMBERS,
-        "topic": catalog.TEXT,
-        "partition": catalog.NUMBER,
-    },
+    adds={"producer_id": catalog.NUMBER, **REGISTERED},
 )
 def register_producer(context: RequestContext, topic: str, partition: int | None) -> Facts:
     """Register a producer of exactly this topic, which is created if it does not exist; the answer

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from myqueue.errors import UnknownTopic
+from myqueue.gateway.api import parameter_catalog as catalog
 from myqueue.gateway.api.operations import Facts, RequestContext
+
+REGISTERED: Final = {
+    "partitions": catalog.NUMBERS,
+    "topic": catalog.TEXT,
+    "partition": catalog.NUMBER,
+}
 
 
 def register(context: RequestContext, kind: str, topic: str, partition: int | None) -> Facts:
