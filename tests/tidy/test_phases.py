@@ -4,6 +4,7 @@ The project here is that of `test_environment`: pytest is real where a test look
 and says what the test wants where only its exit code counts.
 """
 
+import os
 import shutil
 from pathlib import Path
 
@@ -115,3 +116,22 @@ def test_a_run_that_ended_early_has_one_phase(
 def test_one_file_and_some_options_run_in_one_process(suite: Suite, words: str) -> None:
     assert suite.test(*f"tests/{words}".split(), FAKE_PYTEST="exit 0")[0] == 0
     assert suite.phases() == [""]
+
+
+def test_only_root_installs_what_is_missing(suite: Suite, tmp_path: Path) -> None:
+    """Anybody else is told, and `sudo` is not asked."""
+    tools, asked = tmp_path / "tools", tmp_path / "asked"
+    tools.mkdir()
+    for name, does in (("id", "echo 1000"), ("sudo", f"echo sudo >>{asked}")):
+        (tools / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tools / name).chmod(0o755)
+    for folder in os.environ["PATH"].split(":"):
+        for tool in Path(folder).glob("*"):
+            if tool.name != "chromium" and not os.path.lexists(tools / tool.name):
+                (tools / tool.name).symlink_to(tool)
+    (suite.root / "tests/browser").mkdir()
+    (suite.root / "tests/browser/test_page.py").touch()
+    code, out = suite.test("browser", PATH=str(tools), FAKE_PYTEST="exit 0")
+    assert code == 0
+    assert "will be skipped: chromium (as root: apt install chromium)" in out
+    assert not asked.exists()
