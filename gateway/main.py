@@ -132,13 +132,12 @@ def run(config: GatewayConfig) -> None:
     app = create_app(config)
     sdk = app.extensions["myqueue"]
     try:
-        requests = app.extensions.get("myqueue.requests")
         server = Server(
             app,
             config,
             app.extensions["myqueue-operations"],
             admit=Admission(app).check,
-            count=requests.count_dropped if requests is not None else None,
+            count=app.extensions["myqueue.requests"].count_dropped,
         )
     except OSError as error:
         sdk.close()

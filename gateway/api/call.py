@@ -67,16 +67,14 @@ class OperationMetrics:
 
 
 class OperationRunner:
-    """What all calls share. `requests` has the metrics; None: nothing is counted."""
+    """What all calls share. `requests` has the metrics of this process."""
 
     def __init__(self, sdk: ClusterClient, guard: Guard, requests: Any) -> None:
         self.sdk, self.guard = sdk, guard
         self._requests = requests
         self.metrics: dict[tuple[str, str], OperationMetrics] = {}  # by method and path
 
-    def add_metrics(self, method: str, path: str) -> OperationMetrics | None:
-        if self._requests is None:
-            return None
+    def add_metrics(self, method: str, path: str) -> OperationMetrics:
         return self.metrics.setdefault(
             (method, path), OperationMetrics(self._requests, method, path)
         )
@@ -107,8 +105,7 @@ class OperationCall:
         path = row.path
         metrics = runner.metrics.get((method, path)) or runner.add_metrics(method, path)
         self._metrics, self._began_s = metrics, monotonic()
-        if metrics is not None:
-            metrics.begin()
+        metrics.begin()
 
     def run(self) -> Reply:
         """Do all of it in this thread, and wait as long as the operation may."""
@@ -177,8 +174,7 @@ class OperationCall:
 
     def _success(self, facts: Facts) -> Reply:
         reply = responses.success(facts)
-        if self._metrics is not None:
-            self._metrics.end(monotonic() - self._began_s, reply.status)
+        self._metrics.end(monotonic() - self._began_s, reply.status)
         return reply
 
     def _failure(self, error: Exception) -> Reply:
@@ -192,8 +188,7 @@ class OperationCall:
         elif not row.changes:
             error.outcome = NONE
         reply = responses.failure(error, self._runner.sdk.name_of)
-        if self._metrics is not None:
-            self._metrics.end(monotonic() - self._began_s, reply.status)
+        self._metrics.end(monotonic() - self._began_s, reply.status)
         return reply
 
 

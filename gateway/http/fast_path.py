@@ -52,8 +52,8 @@ class FastPath:
         self._routes = Routes(app)
         self._fixed = self._routes.fixed
         self._sdk = app.extensions["myqueue"]
-        requests = app.extensions.get("myqueue.requests")
-        self._runner = OperationRunner(self._sdk, app.extensions["myqueue-guard"], requests)
+        guard, requests = app.extensions["myqueue-guard"], app.extensions["myqueue.requests"]
+        self._runner = OperationRunner(self._sdk, guard, requests)
         self._body_bytes_max: int = app.config["MAX_CONTENT_LENGTH"]
 
     def __call__(self, environ: Environment, start_response: Any) -> Iterable[bytes]:
