@@ -210,8 +210,27 @@ class Group:
         if len(raw) < _SAVED.size + 5 or crc32(body).to_bytes(4, "little") != raw[-4:]:
             raise StoreBroken("a group's row in the store fails its checksum")
         group = cls(0)
-        for name, value in zip(_SAVED_NAMES, _SAVED.unpack_from(body), strict=True):
-            setattr(group, name, value)
+        (  # in the order of _SAVED_NAMES; a loop would take three times as long
+            group.uid,
+            group.first_index,
+            group.start_term,
+            group.start_offset,
+            group.start_chain,
+            group.term,
+            group.vote,
+            group.commit_index,
+            group.snapshot_index,
+            group.snapshot_term,
+            group.created_at,
+            group.hard_state_at,
+            group.start_at,
+            group.snapshot_at,
+            group.snapshot_from,
+            group.snapshot_position,
+            group.pending_from,
+            group.pending_position,
+            group.snapshot_parts,
+        ) = _SAVED.unpack_from(body)
         flags, rest = body[_SAVED.size], body[_SAVED.size + 1 :]
         if flags & _HAS_HINT:  # a row of an older program lacks the hint's place
             (group.hint_at,), rest = _HINT.unpack_from(rest), rest[_HINT.size :]
