@@ -53,6 +53,13 @@ def disk_bytes(cluster: Cluster, name: Name, part: str = "wal") -> int:
     return total
 
 
+def persisted(cluster: Cluster, name: Name, group: int) -> int:
+    """The index up to which that broker has the group on its disk."""
+    address = f"tcp://{cluster.door(name)}"
+    asked = cluster.session.call(address, protocol.STATUS, (group,), timeout_ms=3000)
+    return int(asked.result().envelope[3]["persisted"])
+
+
 def part(cluster: Cluster, topic: str) -> dict[str, Any]:
     return cluster.admin.describe_topic(topic)["partitions"][0]
 
@@ -264,6 +271,12 @@ def test_a_deleted_topic_gives_its_space_back(cluster: Cluster) -> None:
     topic = "deleted"
     cluster.admin.create_topic(topic)
     produce(cluster, topic, 40)
+    group = part(cluster, topic)["group"]
+
+    def is_everywhere() -> bool:  # a majority is all that a producer waits for
+        return len({persisted(cluster, name, group) for name in BROKERS}) == 1
+
+    wait_for("all of it on each disk", is_everywhere)
     before = {name: disk_bytes(cluster, name) for name in BROKERS}
     cluster.admin.delete_topic(topic)
     for name in BROKERS:
