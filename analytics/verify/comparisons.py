@@ -1,4 +1,4 @@
-"""Comparisons of packed columns: replicas with each other, acknowledgements with messages.
+"""Comparisons of columns: bytes of replicas with each other, acknowledgements with messages.
 
 Comes in: blocks of 4,096 indices (or offsets), so a comparison holds a few blocks at a time. Goes
 out: findings. Pure.

@@ -1,7 +1,8 @@
 """One group, all its replicas: whether each log is a possible history, and all are the same one.
 
 Pure: rows of `inspect_range` come in, sorted by disk and place; findings and one summary go out.
-The rules, each with its short name:
+This compares terms; `comparisons` compares the bytes of the same entries. The rules, each with its
+short name:
 
 | rule | what has to hold |
 |---|---|

@@ -1,4 +1,4 @@
-"""Every parameter of the API, once: its names in requests, its limits, and its description.
+"""Every parameter of the API, once: its name, its aliases (`also`), its limits, its description.
 
 The descriptions are shown in the OpenAPI document and in errors.
 """
