@@ -254,23 +254,28 @@ class Failures:
         self._batches: deque[Batch] = deque()
         self.messages = 0
         self._unlogged = 0  # messages
+        self._first_unlogged: MyQueueError | None = None
 
-    def add(self, batch: Batch) -> int:
-        """Add a batch; its number of messages if it is the first to be logged, else 0."""
+    def add(self, batch: Batch) -> bool:
+        """Add a batch; True if it is the first since `take_unlogged`, which is then due."""
         with self._lock:
             self._batches.append(batch)
             self.messages += batch.count
             self._bytes += batch.size
             while self._bytes > self._bytes_max and len(self._batches) > 1:
                 self._bytes -= self._batches.popleft().size
+            is_first = not self._unlogged
+            if is_first:
+                self._first_unlogged = batch.error
             self._unlogged += batch.count
-            return self._unlogged if self._unlogged == batch.count else 0
+            return is_first
 
     def take_unlogged(self) -> tuple[int, MyQueueError | None]:
-        """Take the number of messages that are not yet logged, and the last error."""
+        """Take the number of messages that are not yet logged, and the first error among them."""
         with self._lock:
-            unlogged, self._unlogged = self._unlogged, 0
-            return unlogged, self._batches[-1].error if self._batches else None
+            messages, first_error = self._unlogged, self._first_unlogged
+            self._unlogged, self._first_unlogged = 0, None
+            return messages, first_error
 
     def take(self) -> DeliveryFailed | None:
         """Take all failures since the last call, as one exception; None if there are none."""

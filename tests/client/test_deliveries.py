@@ -7,7 +7,7 @@ import pytest
 from myqueue.cluster.partitioner import Spread
 from myqueue.errors import NONE, UNKNOWN, Busy, DeliveryFailed, TimedOut
 from myqueue.producer.accumulator import Batch, Lane
-from myqueue.producer.delivery import BatchDelivery
+from myqueue.producer.delivery import BatchDelivery, Failures
 
 STORED = "stored"
 
@@ -34,3 +34,17 @@ def test_a_list_says_none_only_if_no_part_of_it_may_be_stored(
     error = delivery.exception(0)
     assert isinstance(error, DeliveryFailed) and error.outcome == outcome
     assert [part.outcome for part in error.failed] == [part for part in parts if part != STORED]
+
+
+def test_the_log_names_the_first_error_even_if_a_flush_reported_it_before() -> None:
+    lane = Lane("t", 0, 0, 1000, Spread(1))
+    failures = Failures(1 << 20)
+    first, second = TimedOut("the first"), Busy("the second")
+    for error in (first, second):
+        batch = Batch(lane, 0, 0, 0)
+        batch.values, batch.count, batch.error = [b"v"], 1, error
+        assert failures.add(batch) is (error is first), "one line is due for all"
+    reported = failures.take()
+    assert reported is not None and len(reported.failed) == 2
+    assert failures.take_unlogged() == (2, first)
+    assert failures.take_unlogged() == (0, None)

@@ -238,7 +238,7 @@ def test_failures_are_in_the_future_in_flush_and_in_the_log(cluster, caplog):
         assert sent.exception() is failed.error
         producer.flush(5)  # told once
         deadline = time.monotonic() + 5
-        while "1 messages were not delivered" not in caplog.text:
+        while f"1 messages were not delivered; first: {failed.error}" not in caplog.text:
             assert time.monotonic() < deadline
             time.sleep(0.01)
 
