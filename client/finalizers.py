@@ -162,22 +162,24 @@ class ProducerParting(_OfSession):
         session: Session,
         owns_session: bool,
         sender: Sender,
-        lanes: Accumulator,
+        accumulator: Accumulator,
         lock: threading.Condition,
         failures: Failures,
     ) -> None:
         super().__init__("Producer", session, owns_session)
-        self._sender, self._lanes, self._lock, self._failures = sender, lanes, lock, failures
+        self._sender, self._accumulator = sender, accumulator
+        self._lock, self._failures = lock, failures
         self._left = 0
 
     @property
     def waiting(self) -> int:
-        lanes = tuple(self._lanes.lanes.values())  # a copy: the I/O thread may add some
+        # A copy: the I/O thread may add some.
+        lanes = tuple(self._accumulator.lanes_by_group.values())
         return sum(batch.count for lane in lanes for batch in lane.unsettled())
 
     def start(self) -> None:
         with self._lock:
-            batches = self._lanes.seal_all()
+            batches = self._accumulator.seal_all()
         self._left = len(batches)
         if not batches or self._core.closed:
             self.end()

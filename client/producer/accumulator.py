@@ -38,8 +38,8 @@ from myqueue.errors import NONE, UNKNOWN, MyQueueError
 from myqueue.wire import batch as batches
 
 COUNT_MAX: Final = 16_384  # messages of a batch
-MESSAGE_BYTES: Final = 24  # counted for each message besides its own bytes
-HEADER_BYTES: Final = 10  # the same for each header: packing may add so much
+MESSAGE_OVERHEAD_BYTES: Final = 24  # counted for each message: packing may add so much
+HEADER_OVERHEAD_BYTES: Final = 10  # the same for each header of a message
 PAUSE_MS_MAX: Final = 1_000
 AVOID_MS: Final = 100  # longer than it takes to connect, shorter than an election
 
@@ -216,7 +216,7 @@ class Accumulator:
         self.linger_ms, self.max_in_flight = linger_ms, max_in_flight
         self.delivery_timeout_ms, self.backoff_ms = delivery_timeout_ms, backoff_ms
         self.buffered = 0
-        self.lanes: dict[int, Lane] = {}  # by group
+        self.lanes_by_group: dict[int, Lane] = {}
         self.ready: dict[Lane, None] = {}  # lanes for the next turn, in order
         self._lingering: deque[Batch] = deque()  # opened while others were in flight
         self._ages: deque[Batch] = deque()  # all, by deadline
@@ -224,7 +224,7 @@ class Accumulator:
     # -- gathering --------------------------------------------------------------------------------
 
     def add_lane(self, lane: Lane) -> Lane:
-        self.lanes[lane.group] = lane
+        self.lanes_by_group[lane.group] = lane
         return lane
 
     def room(self, lane: Lane, size: int, now: int, wall_ms: int) -> Batch:
@@ -245,7 +245,7 @@ class Accumulator:
     def put(
         self, batch: Batch, values: list[bytes], size: int, keys: list[bytes | None] | None = None
     ) -> None:
-        """Put messages with values, perhaps keys. `size` includes MESSAGE_BYTES for each."""
+        """Put messages with values, perhaps keys; `size` has MESSAGE_OVERHEAD_BYTES for each."""
         if keys is not None:
             batch.keys = batch.keys or []
             batch.keys += [None] * (batch.count - len(batch.keys))
@@ -267,9 +267,9 @@ class Accumulator:
 
     def seal_all(self) -> list[Batch]:
         """Seal every open batch; return all unsettled batches."""
-        for lane in self.lanes.values():
+        for lane in self.lanes_by_group.values():
             self.seal(lane)
-        return [batch for lane in self.lanes.values() for batch in lane.unsettled()]
+        return [batch for lane in self.lanes_by_group.values() for batch in lane.unsettled()]
 
     # -- sending ----------------------------------------------------------------------------------
 
@@ -343,7 +343,7 @@ class Accumulator:
         Only if `may_repeat`: without sequences a repeat could store a message twice, so a missing
         answer alone is no reason.
         """
-        for lane in self.lanes.values():
+        for lane in self.lanes_by_group.values():
             address = leader(lane.group) if lane.flight else None
             if address is None or address == lane.address:
                 continue
@@ -385,16 +385,16 @@ class Accumulator:
 
     @property
     def has_gap(self) -> bool:
-        return any(lane.gap >= 0 for lane in self.lanes.values())
+        return any(lane.gap >= 0 for lane in self.lanes_by_group.values())
 
     @property
     def may_restart(self) -> bool:
         """Can no batch that was sent still be stored?"""
-        return all(batch.parked for lane in self.lanes.values() for batch in lane.flight)
+        return all(batch.parked for lane in self.lanes_by_group.values() for batch in lane.flight)
 
     def restart(self) -> None:
         """Begin a new epoch: each lane counts from 0, and parked batches go first."""
-        for lane in self.lanes.values():
+        for lane in self.lanes_by_group.values():
             for batch in reversed(lane.flight):
                 batch.sequence, batch.data = -1, b""
                 batch.parked = batch.awaiting = False
@@ -408,10 +408,12 @@ class Accumulator:
             raise ValueError(problem)
 
     def _problems(self) -> Iterator[str]:
-        unsettled: list[Any] = [b for lane in self.lanes.values() for b in lane.unsettled()]
+        unsettled: list[Any] = [
+            b for lane in self.lanes_by_group.values() for b in lane.unsettled()
+        ]
         if sum(batch.size for batch in unsettled) != self.buffered:
             yield "buffered is not the sum of the sizes of unsettled batches"
-        for lane in self.lanes.values():
+        for lane in self.lanes_by_group.values():
             sequences = [batch.sequence for batch in lane.flight]
             if sequences != sorted(set(sequences)):
                 yield f"sequences in flight do not rise: {sequences}"

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from myqueue.arguments import wrong
 from myqueue.errors import InvalidRequest, MessageTooLarge
-from myqueue.producer.accumulator import COUNT_MAX, MESSAGE_BYTES
+from myqueue.producer.accumulator import COUNT_MAX, MESSAGE_OVERHEAD_BYTES
 from myqueue.wire.protocol import FRAME_BYTES_MAX
 
-# A frame carries the message, the batch's header and a little of msgpack.
+# Of one message: its frame also carries the batch's header and a little of msgpack.
 MESSAGE_BYTES_MAX: Final = FRAME_BYTES_MAX - (64 << 10)
 
 
@@ -107,7 +107,7 @@ class Runs:
         self._sizes = sizes
         self._ends: list[int] | None = None
         # The usual case, all of one size, needs no sums.
-        self.total = self.count * MESSAGE_BYTES + (
+        self.total = self.count * MESSAGE_OVERHEAD_BYTES + (
             sum(sizes) if isinstance(sizes, list) else sum(map(len, values))
         )
 
@@ -128,5 +128,7 @@ class Runs:
 
     def _sums(self) -> list[int]:
         if self._ends is None:
-            self._ends = list(accumulate(map(MESSAGE_BYTES.__add__, self._sizes), initial=0))
+            self._ends = list(
+                accumulate(map(MESSAGE_OVERHEAD_BYTES.__add__, self._sizes), initial=0)
+            )
         return self._ends

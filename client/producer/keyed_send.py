@@ -39,7 +39,7 @@ Messages = tuple[
 
 def send_once(
     session: Session,
-    place: TopicLanes,
+    topic_lanes: TopicLanes,
     values: list[bytes],
     keys: Sequence[bytes | str | None] | None,
     partition: int | None,
@@ -52,10 +52,10 @@ def send_once(
     if not values or (keys is not None and len(keys) != len(values)):
         raise InvalidRequest(f"{len(values)} messages, {len(keys or ())} keys")
     given = None if keys is None else [None if key is None else plain(key, "key") for key in keys]
-    wanted = _by_partition(place, values, given, partition, request_id)
-    parts = _Parts(place.topic.name, len(values), len(wanted))
+    wanted = _by_partition(topic_lanes, values, given, partition, request_id)
+    parts = _Parts(topic_lanes.topic.name, len(values), len(wanted))
     for number, messages in wanted.items():
-        asked = _ask(session, place, number, messages, request_id, settings)
+        asked = _ask(session, topic_lanes, number, messages, request_id, settings)
         asked.add_done_callback(partial(parts.done, number, messages[0]))
     return parts.future
 
@@ -92,15 +92,17 @@ class _Parts:
 
 
 def _by_partition(
-    place: TopicLanes,
+    topic_lanes: TopicLanes,
     values: list[bytes],
     keys: list[bytes | None] | None,
     partition: int | None,
     request_id: bytes,
 ) -> dict[int, Messages]:
-    count = len(place.lanes)
+    count = len(topic_lanes.lanes)
     if partition is not None and not 0 <= partition < count:
-        raise InvalidRequest(f"{place.topic.name} has partitions 0 to {count - 1}, not {partition}")
+        raise InvalidRequest(
+            f"{topic_lanes.topic.name} has partitions 0 to {count - 1}, not {partition}"
+        )
     others = jump_hash(request_id, count) if partition is None else partition
     if keys is None:
         return {others: (list(range(len(values))), values, None)}
@@ -117,7 +119,7 @@ def _by_partition(
 
 def _ask(
     session: Session,
-    place: TopicLanes,
+    topic_lanes: TopicLanes,
     number: int,
     messages: Messages,
     request_id: bytes,
@@ -132,8 +134,8 @@ def _ask(
         epoch=batch.KEYED_EPOCH,
         sequence=int.from_bytes(request_id[8:], "big"),
     )
-    check_size(batch.header(data).body_bytes, place.limit + 64, place.topic.name)
-    partition = place.topic.partitions[number]
+    check_size(batch.header(data).body_bytes, topic_lanes.limit + 64, topic_lanes.topic.name)
+    partition = topic_lanes.topic.partitions[number]
     return ask_leader(
         session,
         partition,

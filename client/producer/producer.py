@@ -39,8 +39,8 @@ from myqueue.errors import (
 from myqueue.finalizers import ProducerParting, wait_for_partings, weakly
 from myqueue.producer.accumulator import (
     COUNT_MAX,
-    HEADER_BYTES,
-    MESSAGE_BYTES,
+    HEADER_OVERHEAD_BYTES,
+    MESSAGE_OVERHEAD_BYTES,
     Accumulator,
     Batch,
     Lane,
@@ -117,21 +117,21 @@ class Producer:
             if isinstance(cluster, Session)
             else Session.of("", cluster, name=self.settings.name)
         )
-        self._refusal: MyQueueError | None = None  # why nothing is taken any more
+        self._refusal: MyQueueError | None = None  # why no message is accepted any more
         self._is_closed = False
         self._buffer_bytes = self.settings.max_buffered_bytes
         self._lock = threading.Condition(threading.Lock())
-        self._lanes = Accumulator(
+        self._accumulator = Accumulator(
             linger_ms=self.settings.linger_ms,
             max_in_flight=self.settings.max_in_flight,
             delivery_timeout_ms=self.settings.delivery_timeout_ms,
             backoff_ms=self.settings.retry_backoff_ms,
         )
-        self._places: dict[str, TopicLanes] = {}
+        self._topics: dict[str, TopicLanes] = {}
         self._failures = Failures(self.settings.max_buffered_bytes)
         self._sender = Sender(
             self.session.core,
-            self._lanes,
+            self._accumulator,
             self._lock,
             self.settings,
             partial(_failed, self.session.core, self._failures),
@@ -141,7 +141,12 @@ class Producer:
         self.session.on_routes(self._on_routes)
         _producers.add(self)
         self.parting = ProducerParting(
-            self.session, self._owns_session, self._sender, self._lanes, self._lock, self._failures
+            self.session,
+            self._owns_session,
+            self._sender,
+            self._accumulator,
+            self._lock,
+            self._failures,
         )
         self.parting.watch(self)
 
@@ -170,42 +175,42 @@ class Producer:
         if self._refusal is not None:
             self._check()
         try:
-            place = self._places.get(topic) or self._find(topic)
+            topic_lanes = self._topics.get(topic) or self._lanes_of_topic(topic)
         except TypeError:  # a topic that cannot be hashed
             raise wrong("topic", "a text", topic) from None
         lane: Lane | None = None
         if type(value) is not bytes:
             value = plain(value)
-        size = len(value) + MESSAGE_BYTES
+        size = len(value) + MESSAGE_OVERHEAD_BYTES
         if partition is not None or key is not None:
             key = plain(key, "key") if key is not None else None
-            lane = lane_of(place, key, partition)
+            lane = lane_of(topic_lanes, key, partition)
             size += len(key) if key is not None else 0
         is_plain = key is None and headers is None and timestamp_ms is None
         if not is_plain:
             headers = plain_headers(headers) if headers is not None else None
             for name, text in (headers or {}).items():
-                size += len(name) + len(text) + HEADER_BYTES
+                size += len(name) + len(text) + HEADER_OVERHEAD_BYTES
             timestamp_ms = plain_time(timestamp_ms) if timestamp_ms is not None else None
-        if size > place.limit:
-            check_size(size - MESSAGE_BYTES, place.limit, topic)
-        lanes = self._lanes
+        if size > topic_lanes.limit:
+            check_size(size - MESSAGE_OVERHEAD_BYTES, topic_lanes.limit, topic)
+        accumulator = self._accumulator
         with self._lock:
-            batch = (lane or place.sticky).open
+            batch = (lane or topic_lanes.sticky).open
             is_new = (
                 batch is None
                 or batch.size + size > batch.lane.batch_bytes
                 or batch.count >= COUNT_MAX
-                or lanes.buffered + size > self._buffer_bytes
-                or (lane is None and place.spread.avoided)
+                or accumulator.buffered + size > self._buffer_bytes
+                or (lane is None and topic_lanes.spread.avoided)
             )
             if batch is None or is_new:
-                batch = self._batch_for(place, lane, size)
+                batch = self._batch_for(topic_lanes, lane, size)
             index = batch.count
             batch.values.append(value)
             batch.count = index + 1
             batch.size += size
-            lanes.buffered += size
+            accumulator.buffered += size
             if not is_plain:
                 batch.describe(key, headers, timestamp_ms)  # type: ignore[arg-type]
         if is_new:
@@ -229,23 +234,23 @@ class Producer:
         """
         if self._refusal is not None:
             self._check()
-        place = self._places.get(text(topic, "topic")) or self._find(topic)
+        topic_lanes = self._topics.get(text(topic, "topic")) or self._lanes_of_topic(topic)
         payloads = plain_values(values)
         parts: list[tuple[Batch, int, int]] = []
         try:
             if keys is None:
-                lane = None if partition is None else lane_of(place, None, partition)
-                self._put(place, lane, payloads, None, parts)
+                lane = None if partition is None else lane_of(topic_lanes, None, partition)
+                self._put(topic_lanes, lane, payloads, None, parts)
             else:
                 for lane, lane_values, lane_keys in by_lane(
-                    place, payloads, plain_keys(keys, len(payloads)), partition
+                    topic_lanes, payloads, plain_keys(keys, len(payloads)), partition
                 ):
-                    self._put(place, lane, lane_values, lane_keys, parts)
+                    self._put(topic_lanes, lane, lane_values, lane_keys, parts)
         except MyQueueError as error:
             if parts:
                 error.outcome = UNKNOWN  # of the list
-                taken = sum(messages for _, _, messages in parts)
-                error.add_note(f"{taken} of {len(payloads)} messages were taken before")
+                accepted = sum(messages for _, _, messages in parts)
+                error.add_note(f"{accepted} of {len(payloads)} messages were accepted before")
             raise
         return BatchDelivery(parts)
 
@@ -266,64 +271,68 @@ class Producer:
         pass through the buffer; it is tried for `delivery_timeout_ms`.
         """
         self._check()
-        place = self._places.get(text(topic, "topic")) or self._find(topic)
+        topic_lanes = self._topics.get(text(topic, "topic")) or self._lanes_of_topic(topic)
         payloads = plain_values(values)
         their_keys = None if keys is None else plain_keys(keys, len(payloads))
         return send_once(
-            self.session, place, payloads, their_keys, partition, request_id, self.settings
+            self.session, topic_lanes, payloads, their_keys, partition, request_id, self.settings
         )
 
     def _put(
         self,
-        place: TopicLanes,
+        topic_lanes: TopicLanes,
         lane: Lane | None,
         values: list[bytes],
         keys: list[bytes | None] | None,
         parts: list[tuple[Batch, int, int]],
     ) -> None:
         runs, at = Runs(values, keys), 0
-        check_size(runs.largest, place.limit, place.topic.name)
+        check_size(runs.largest, topic_lanes.limit, topic_lanes.topic.name)
         while at < runs.count:
             with self._lock:
-                batch = self._batch_for(place, lane, runs.size(at, at + 1))
+                batch = self._batch_for(topic_lanes, lane, runs.size(at, at + 1))
                 room = min(
-                    batch.lane.batch_bytes - batch.size, self._buffer_bytes - self._lanes.buffered
+                    batch.lane.batch_bytes - batch.size,
+                    self._buffer_bytes - self._accumulator.buffered,
                 )
                 end = runs.fitting(at, room, COUNT_MAX - batch.count)
                 run = values if end - at == runs.count else values[at:end]
                 run_keys = None if keys is None else keys[at:end]
                 parts.append((batch, batch.count, end - at))
-                self._lanes.put(batch, run, runs.size(at, end), run_keys)
+                self._accumulator.put(batch, run, runs.size(at, end), run_keys)
             self._sender.kick()
             at = end
 
-    def _batch_for(self, place: TopicLanes, lane: Lane | None, size: int) -> Batch:
+    def _batch_for(self, topic_lanes: TopicLanes, lane: Lane | None, size: int) -> Batch:
         """Find or open the batch for a message of this size; wait for room. Under the lock."""
-        if self._lanes.buffered + size > self._buffer_bytes and self._lanes.buffered:
+        if self._accumulator.buffered + size > self._buffer_bytes and self._accumulator.buffered:
             self._wait_for_room(size)
         self._check()  # it may have been closed while we waited
-        if place.is_gone:
-            raise TopicDeleted(f"the topic {place.topic.name!r} was deleted")
+        if topic_lanes.is_gone:
+            raise TopicDeleted(f"the topic {topic_lanes.topic.name!r} was deleted")
         if lane is None:
-            lane = place.sticky
+            lane = topic_lanes.sticky
             batch = lane.open
             if batch is None or batch.size + size > lane.batch_bytes or batch.count >= COUNT_MAX:
-                self._lanes.seal(lane)
+                self._accumulator.seal(lane)
                 batch = None
-            if batch is None or lane.partition in place.spread.avoided:
-                lane = place.sticky = place.lanes[place.spread.choose()]
-        return self._lanes.room(lane, size, now_ms(), wall_ms())
+            if batch is None or lane.partition in topic_lanes.spread.avoided:
+                lane = topic_lanes.sticky = topic_lanes.lanes[topic_lanes.spread.choose()]
+        return self._accumulator.room(lane, size, now_ms(), wall_ms())
 
     def _wait_for_room(self, size: int) -> None:
         limit_ms = 0 if self.session.in_io_thread() else self.settings.max_block_ms
         deadline = monotonic() + limit_ms / 1000
         self._sender.blocked += 1
         try:
-            while self._lanes.buffered and self._lanes.buffered + size > self._buffer_bytes:
+            while (
+                self._accumulator.buffered
+                and self._accumulator.buffered + size > self._buffer_bytes
+            ):
                 left = deadline - monotonic()
                 if left <= 0:
                     raise BufferFull(
-                        f"{self._lanes.buffered} bytes wait to be delivered, and did so for"
+                        f"{self._accumulator.buffered} bytes wait to be delivered, and did so for"
                         f" {limit_ms} ms; {self._sender.trouble or 'the cluster is slower'}"
                     )
                 self._lock.wait(min(left, SLICE_S))
@@ -331,7 +340,7 @@ class Producer:
         finally:
             self._sender.blocked -= 1
 
-    def _find(self, topic: str) -> TopicLanes:
+    def _lanes_of_topic(self, topic: str) -> TopicLanes:
         """Wait for the topic's partitions, with the first message to it."""
         text(topic, "topic")
         limit_ms = self.settings.max_block_ms
@@ -340,27 +349,27 @@ class Producer:
         )
         (answer,) = self.session.wait(looking)
         with self._lock:
-            place = self._places.get(topic)
-            if place is None:
-                # The topic may have grown since the answer; later news finds the place itself.
+            topic_lanes = self._topics.get(topic)
+            if topic_lanes is None:
+                # The topic may have grown since the answer; later news reaches its lanes itself.
                 newest = self.session.routes.topic(topic) or answer
-                place = TopicLanes(newest, self._lanes, self.settings.batch_bytes)
-                self._places[topic] = place
-        return place
+                topic_lanes = TopicLanes(newest, self._accumulator, self.settings.batch_bytes)
+                self._topics[topic] = topic_lanes
+        return topic_lanes
 
     def _routes_changed(self) -> None:
         """Add new partitions and abandon deleted topics. In the I/O thread."""
         deleted: list[Lane] = []
         with self._lock:
-            for name, place in tuple(self._places.items()):
+            for name, topic_lanes in tuple(self._topics.items()):
                 topic = self.session.routes.topic(name)
-                if topic is not None and topic.uid == place.topic.uid:
-                    if len(topic.partitions) > len(place.lanes):
-                        place.grow(topic, self._lanes, self.settings.batch_bytes)
+                if topic is not None and topic.uid == topic_lanes.topic.uid:
+                    if len(topic.partitions) > len(topic_lanes.lanes):
+                        topic_lanes.grow(topic, self._accumulator, self.settings.batch_bytes)
                 elif topic is not None or self.session.routes.is_unknown(name):
-                    place.is_gone = True
-                    deleted += place.lanes
-                    del self._places[name]
+                    topic_lanes.is_gone = True
+                    deleted += topic_lanes.lanes
+                    del self._topics[name]
         if deleted:
             names = ", ".join(sorted({lane.topic for lane in deleted}))
             self._sender.abandon(TopicDeleted(f"deleted before it was delivered: {names}"), deleted)
@@ -381,7 +390,7 @@ class Producer:
         if self.session.in_io_thread():
             raise ConcurrentUse("callbacks run in the I/O thread and must not wait for it")
         with self._lock:
-            batches = self._lanes.seal_all()
+            batches = self._accumulator.seal_all()
         unsettled = Countdown(batches)
         if batches:
             self._sender.kick()
@@ -456,13 +465,13 @@ class Producer:
     @property
     def buffered_bytes(self) -> int:
         """Bytes of all messages that are not delivered yet."""
-        return self._lanes.buffered
+        return self._accumulator.buffered
 
     def partitions_for(self, topic: str) -> int:
         """How many partitions the topic has. Waits up to `max_block_ms`; raises UnknownTopic."""
         self._check()
-        place = self._places.get(text(topic, "topic"))
-        return len((place or self._find(topic)).lanes)
+        topic_lanes = self._topics.get(text(topic, "topic"))
+        return len((topic_lanes or self._lanes_of_topic(topic)).lanes)
 
     def _check(self) -> None:
         """Raise why the producer refuses calls, if it does.

@@ -57,7 +57,7 @@ from myqueue.wire.batch import CODECS, Buffer
 
 log = logging.getLogger("myqueue.client")
 
-MESSAGE_BYTES_MAX: Final = 8 << 20  # of all batches in one PRODUCE
+PRODUCE_BYTES_MAX: Final = 8 << 20  # of all batches in one PRODUCE
 STUCK_MS_MIN, STUCK_MS_MAX = 20, 500
 SILENT_MS: Final = 250  # a broker silent for this time may not lead any more
 
@@ -74,7 +74,7 @@ class Sender:
         on_failed: Callable[[Batch], None],
         on_fatal: Callable[[MyQueueError], None],
     ) -> None:
-        self._session, self._lanes, self._lock = session, accumulator, lock
+        self._session, self._accumulator, self._lock = session, accumulator, lock
         self._settings, self._on_failed, self._on_fatal = settings, on_failed, on_fatal
         self._codec = CODECS[settings.compression]
         self.producer = self.epoch = 0
@@ -110,14 +110,16 @@ class Sender:
             return
         now = self._session.now_ms()
         with self._lock:
-            late = [(batch, self._lanes.give_up(batch)) for batch in self._lanes.tick(now)]
+            late = [
+                (batch, self._accumulator.give_up(batch)) for batch in self._accumulator.tick(now)
+            ]
         for batch, outcome in late:
             self._fail(batch, self._too_late(batch, outcome == UNKNOWN))
         self._look_at_sent(now)
         if self._has_news:
             self._has_news, routes = False, self._session.routes
             with self._lock:
-                self._lanes.follow(
+                self._accumulator.follow(
                     lambda group: routes.leader(group, now), now, self._settings.idempotent
                 )
         self._look_at_epoch()
@@ -131,16 +133,16 @@ class Sender:
         loads: dict[Connection, list[Batch]] = {}
         due: int | None = None
         with self._lock:
-            lanes = self._lanes
-            ready = [*self._stuck, *(lane for lane in lanes.ready if lane not in self._stuck)]
-            lanes.ready.clear()
+            accumulator = self._accumulator
+            ready = list(self._stuck | accumulator.ready)
+            accumulator.ready.clear()
             self._stuck.clear()
             for lane in ready:
-                if lane.group not in lanes.lanes or not lane.unsettled():
+                if lane.group not in accumulator.lanes_by_group or not lane.unsettled():
                     lane.goes_to("")
                     continue
                 if lane.retry_at > now:
-                    lanes.ready[lane] = None
+                    accumulator.ready[lane] = None
                     lane.waits(now)
                     due = lane.retry_at if due is None else min(due, lane.retry_at)
                     continue
@@ -150,7 +152,7 @@ class Sender:
                     lane.waits(now)
                     continue
                 lane.goes_to(connection.address)
-                taken = lanes.take(lane, now, only_repeats=not self._has_epoch)
+                taken = accumulator.take(lane, now, only_repeats=not self._has_epoch)
                 if taken:
                     loads.setdefault(connection, []).extend(taken)
         return loads, due
@@ -179,7 +181,7 @@ class Sender:
         else:
             self._stuck_ms = STUCK_MS_MIN
         with self._lock:
-            tick = self._lanes.next_tick()
+            tick = self._accumulator.next_tick()
         answer = None
         if self._sent:
             began = self._sent[0][0]
@@ -205,7 +207,7 @@ class Sender:
         size = 0
         for batch in load:
             data = batch.pack(self.producer, self.epoch, self._codec)
-            if frames and (size + len(data) > MESSAGE_BYTES_MAX or len(frames) == 1024):
+            if frames and (size + len(data) > PRODUCE_BYTES_MAX or len(frames) == 1024):
                 self._produce(connection, message, groups, frames, now)
                 message, groups, frames, size = [], [], [], 0
             attempt = Attempt(self, batch, connection)
@@ -253,10 +255,10 @@ class Sender:
 
     def stored(self, batch: Batch, offset: int, time_ms: int) -> None:
         with self._lock:
-            is_news = self._lanes.stored(batch)
+            is_news = self._accumulator.stored(batch)
             if self.blocked:
                 self._lock.notify_all()
-            more = bool(self._lanes.ready) or not self._has_epoch
+            more = bool(self._accumulator.ready) or not self._has_epoch
         if is_news:
             batch.settle(offset, time_ms, None)
         if more:
@@ -280,7 +282,7 @@ class Sender:
             self._again(attempt, error, now)
         else:
             with self._lock:
-                outcome = self._lanes.give_up(batch)
+                outcome = self._accumulator.give_up(batch)
             self._fail(batch, with_outcome(copy(error), outcome == UNKNOWN))
         self.kick()
 
@@ -288,7 +290,7 @@ class Sender:
         lane = attempt.batch.lane
         hinted = note_refusal(self._session, lane.topic, lane.group, attempt.connection, error)
         with self._lock:
-            self._lanes.rewind(attempt.batch, now, at_once=hinted)
+            self._accumulator.rewind(attempt.batch, now, at_once=hinted)
         text = str(error)
         self.trouble = text if error.name in text else f"{error.name}: {text}"
 
@@ -299,13 +301,13 @@ class Sender:
                 batch.parked, batch.awaiting = True, False
                 return
             with self._lock:
-                outcome = self._lanes.give_up(batch)
+                outcome = self._accumulator.give_up(batch)
             self._fail(batch, self._too_late(batch, outcome != NONE))
-        elif self._lanes.is_first(batch):
+        elif self._accumulator.is_first(batch):
             self._die(error)
         else:
             with self._lock:
-                self._lanes.rewind(batch, now)
+                self._accumulator.rewind(batch, now)
 
     def _too_late(self, batch: Batch, is_unknown: bool) -> MyQueueError:
         limit_ms, last = self._settings.delivery_timeout_ms, batch.last_error
@@ -331,12 +333,14 @@ class Sender:
         if not self._settings.idempotent or self.fatal is not None or self._opening:
             return
         with self._lock:
-            if self._has_epoch and self._lanes.has_gap:
+            if self._has_epoch and self._accumulator.has_gap:
                 self._has_epoch = False
                 log.warning(
                     "a batch was given up: a new epoch follows when all sent batches are decided"
                 )
-            wanted = not self._has_epoch and self._lanes.may_restart and self._lanes.buffered
+            wanted = (
+                not self._has_epoch and self._accumulator.may_restart and self._accumulator.buffered
+            )
         if wanted:
             self._opening = True
             arguments = {"producer_id": self.producer, "name": self._settings.name}
@@ -360,7 +364,7 @@ class Sender:
             self._session.keep_alive(producer=self.producer)
         self.epoch = result["epoch"]
         with self._lock:
-            self._lanes.restart()
+            self._accumulator.restart()
             self._has_epoch = True
         self.kick()
 
@@ -375,10 +379,10 @@ class Sender:
     def abandon(self, error: MyQueueError, lanes: Sequence[Lane] | None = None) -> None:
         """Fail all batches, or those of some lanes, which are removed."""
         with self._lock:
-            which = list(self._lanes.lanes.values()) if lanes is None else lanes
-            failed = [(b, self._lanes.give_up(b)) for lane in which for b in lane.unsettled()]
+            which = list(self._accumulator.lanes_by_group.values()) if lanes is None else lanes
+            failed = [(b, self._accumulator.give_up(b)) for lane in which for b in lane.unsettled()]
             for lane in lanes or ():
-                self._lanes.lanes.pop(lane.group, None)
+                self._accumulator.lanes_by_group.pop(lane.group, None)
         for batch, outcome in failed:
             self._fail(batch, with_outcome(copy(error), outcome == UNKNOWN))
 

@@ -44,19 +44,19 @@ class TopicLanes:
         self.sticky = self.lanes[self.spread.choose()]
 
 
-def lane_of(place: TopicLanes, key: bytes | None, partition: int | None) -> Lane:
-    lanes = place.lanes
+def lane_of(topic_lanes: TopicLanes, key: bytes | None, partition: int | None) -> Lane:
+    lanes = topic_lanes.lanes
     if partition is None:
         return lanes[partition_of(key or b"", len(lanes))]
     if type(partition) is not int or not 0 <= partition < len(lanes):
         raise InvalidRequest(
-            f"{place.topic.name} has partitions 0 to {len(lanes) - 1}, not {partition}"
+            f"{topic_lanes.topic.name} has partitions 0 to {len(lanes) - 1}, not {partition}"
         )
     return lanes[partition]
 
 
 def by_lane(
-    place: TopicLanes,
+    topic_lanes: TopicLanes,
     values: list[bytes],
     keys: Sequence[bytes | str | None],
     partition: int | None,
@@ -64,8 +64,8 @@ def by_lane(
     """Split a list by lane; the lane None has the messages without a key."""
     plain_keys = [key if key is None else plain(key, "key") for key in keys]
     if partition is not None:
-        return [(lane_of(place, None, partition), values, plain_keys)]
-    lanes = place.lanes
+        return [(lane_of(topic_lanes, None, partition), values, plain_keys)]
+    lanes = topic_lanes.lanes
     count = len(lanes)
     lists: dict[int, tuple[list[bytes], list[bytes | None]]] = {}
     for value, key in zip(values, plain_keys, strict=True):

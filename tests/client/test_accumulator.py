@@ -6,7 +6,7 @@ import pytest
 
 from myqueue.cluster.partitioner import Spread
 from myqueue.errors import NONE, UNKNOWN
-from myqueue.producer.accumulator import MESSAGE_BYTES, Accumulator, Batch, Lane
+from myqueue.producer.accumulator import MESSAGE_OVERHEAD_BYTES, Accumulator, Batch, Lane
 from myqueue.wire import batch as batches
 
 
@@ -16,7 +16,7 @@ class Desk:
     def __init__(self, lanes=1, batch_messages=4, **settings):
         settings = {"linger_ms": 5, "max_in_flight": 3, "delivery_timeout_ms": 1000} | settings
         self.acc, self.now, self.spread = Accumulator(**settings), 0, Spread(lanes)
-        size = batch_messages * (MESSAGE_BYTES + 1)
+        size = batch_messages * (MESSAGE_OVERHEAD_BYTES + 1)
         self.lanes = [
             self.acc.add_lane(Lane("t", at, 100 + at, size, self.spread)) for at in range(lanes)
         ]
@@ -24,8 +24,10 @@ class Desk:
     def put(self, values, lane=0):
         """One letter is one message."""
         for letter in values:
-            batch = self.acc.room(self.lanes[lane], MESSAGE_BYTES + 1, self.now, 1000 + self.now)
-            self.acc.put(batch, [letter.encode()], MESSAGE_BYTES + 1)
+            batch = self.acc.room(
+                self.lanes[lane], MESSAGE_OVERHEAD_BYTES + 1, self.now, 1000 + self.now
+            )
+            self.acc.put(batch, [letter.encode()], MESSAGE_OVERHEAD_BYTES + 1)
         self.acc.check_invariants()
 
     def take(self, lane=0, **how):
@@ -261,8 +263,8 @@ def test_whatever_happens_order_and_sums_hold(seed):
             for _ in range(chance.randint(1, 5)):
                 number, sent = number + 1, sent + 1
                 value = b"%07d" % number
-                batch = desk.acc.room(desk.lanes[lane], MESSAGE_BYTES + 7, desk.now, 0)
-                desk.acc.put(batch, [value], MESSAGE_BYTES + 7)
+                batch = desk.acc.room(desk.lanes[lane], MESSAGE_OVERHEAD_BYTES + 7, desk.now, 0)
+                desk.acc.put(batch, [value], MESSAGE_OVERHEAD_BYTES + 7)
         for batch in desk.acc.tick(desk.now):
             ended += batch.count
             desk.give_up(batch)

@@ -30,7 +30,7 @@ def stopped_while_it_adds_lanes(
 ) -> Callable[[], None]:
     """`first` runs up to the place where some lanes of the topic exist and others do not."""
     added, go_on = threading.Event(), threading.Event()
-    add_lane = producer._lanes.add_lane
+    add_lane = producer._accumulator.add_lane
 
     def slowly(lane: Lane) -> Lane:
         if lane.partition == PARTITIONS // 2:
@@ -38,7 +38,7 @@ def stopped_while_it_adds_lanes(
             assert go_on.wait(10)
         return add_lane(lane)
 
-    producer._lanes.add_lane = slowly  # type: ignore[method-assign]
+    producer._accumulator.add_lane = slowly  # type: ignore[method-assign]
     threads.submit(first)
     assert added.wait(10)
     return go_on.set
@@ -117,7 +117,7 @@ def at_the_first_moment(producer: Producer, send: Callable[[int], object]) -> li
     """Each thread does its share as soon as it sees that the producer knows the topic."""
 
     def share(at: int) -> object:
-        while "wide" not in producer._places:
+        while "wide" not in producer._topics:
             if not at:
                 return producer.partitions_for("wide")
         return send(at - 1)
