@@ -1,26 +1,34 @@
 """The messages that wait to be sent, by partition: batches, their order, sequences and repeats.
 
-Pure: no clock, no socket, no lock. The producer calls it under its lock, with the time.
+Pure: no clock, no socket, no lock. The producer and its sender call it under the producer's lock,
+with the time. Without the lock, the I/O thread packs and settles batches, and reads what it alone
+changes (flights and their batches); `Batch.listen` and `unlisten` may be called in any thread.
 
 A *lane* has the messages of one partition. New messages go into its open batch; a sealed batch
 takes no more and moves on, in order:
 
-    open ─seal─▶ queue ─take─▶ flight ─settle─▶ done
-                   ▲              │ rewind: to be sent again, the same bytes in the same order
-                   └──── unpack ──┘ only under a new epoch, only if certainly not stored
+    open ──seal──▶ queue ──take──▶ flight ──stored──▶ done
+                     ▲               │ │
+                     │               │ └ rewind: to be sent again, the same bytes in the same order
+                     │             park: refused after a gap, and certainly not stored
+                     │               ▼
+                     └── restart ─ parked (still in its lane's flight, but not sent)
+
+    open, queue, flight or parked ──give_up──▶ done, with an error
 
 A batch is sent at once if its lane has nothing in flight, so a single message does not wait. Else
 it is sent when it is full, after `linger_ms`, or when nothing is in flight any more. So batches
 grow by themselves when answers are slow.
 
 Sequences number the messages of a lane within an epoch, from 0. A batch gets its sequence when it
-is first taken and keeps it until it is settled; else a broker could not recognise a repeat. `doubt`
-counts the attempts that no answer has called certainly not done. A batch may fail as "not stored"
-only if it is zero; an answer "stored" counts whenever it arrives.
+is first taken and keeps it until it is settled; else a broker could not recognise a repeat.
+`attempts_in_doubt` counts the attempts that no answer has called certainly not done
+(`attempt_not_stored`). A batch may fail as "not stored" only if it is zero; an answer "stored"
+counts whenever it arrives.
 
 A *gap*: a batch with a sequence was given up, so brokers refuse all batches with later ones. Those
 are parked when they are refused. When all batches in flight of all lanes are parked, the producer
-gets a new epoch, and `restart` gives them new sequences.
+gets a new epoch; `restart` puts them back into their queues, and they get new sequences.
 
 Invariants (`check_invariants`): sequences in flight rise; a batch in a queue has none; `buffered`
 is the sum of the sizes of all unsettled batches.
@@ -62,7 +70,7 @@ class Batch:
         "data",
         "attempt",
         "awaiting",
-        "doubt",
+        "attempts_in_doubt",
         "parked",
         "last_error",
         "done",
@@ -78,7 +86,7 @@ class Batch:
         self.keys: list[bytes | None] | None = None
         self.headers: list[dict[str, bytes] | None] | None = None
         self.times: list[int] | None = None  # ms since 1970
-        self.size = self.count = self.attempt = self.doubt = 0
+        self.size = self.count = self.attempt = self.attempts_in_doubt = 0
         self.sequence = -1  # none yet
         self.data = b""  # packed
         self.awaiting = self.parked = self.done = False
@@ -134,14 +142,15 @@ class Batch:
         return self.data
 
     def settle(self, offset: int, stored_ms: int, error: MyQueueError | None) -> None:
+        """Set the outcome, after `stored` or `give_up`, and call the listeners."""
         self.offset, self.stored_ms, self.error = offset, stored_ms, error
         self.data, self.done = b"", True
         if error is None:
             self.values, self.keys, self.headers, self.times = [], None, None, None
-        self.tell()
+        self.call_listeners()
 
-    def tell(self) -> None:
-        """Call each listener once; threads may race, because `pop` is atomic."""
+    def call_listeners(self) -> None:
+        """Call each listener of a settled batch once; threads may race: `pop` is atomic."""
         while self.done and self.listeners:
             try:
                 listener = self.listeners.pop(0)
@@ -151,7 +160,7 @@ class Batch:
 
     def listen(self, listener: Callable[[Batch], None]) -> None:
         self.listeners.append(listener)
-        self.tell()  # another thread may have settled it just now
+        self.call_listeners()  # another thread may have settled it just now
 
     def unlisten(self, listener: Callable[[Batch], None]) -> None:
         with suppress(ValueError):  # it was called just now
@@ -175,7 +184,7 @@ class Lane:
         "pause",
         "gap",
         "address",
-        "waits_since",
+        "blocked_since",
     )
 
     def __init__(
@@ -190,17 +199,23 @@ class Lane:
         self.retry_at = self.pause = 0
         self.gap = -1  # sequence of the first batch that was given up
         self.address = ""  # of the broker that got its last batch
-        self.waits_since = -1  # since when nothing can be sent; -1: it can
+        self.blocked_since = -1  # since when nothing can be sent; -1: it can
 
-    def waits(self, now: int) -> None:
+    def note_blocked(self, now: int) -> None:
         """Note that nothing can be sent; after AVOID_MS keyless messages avoid this lane."""
-        if self.waits_since < 0:
-            self.waits_since = now
-        elif now - self.waits_since >= AVOID_MS:
+        if self.blocked_since < 0:
+            self.blocked_since = now
+        elif now - self.blocked_since >= AVOID_MS:
             self.spread.avoid(self.partition)
 
-    def goes_to(self, address: str) -> None:
-        self.address, self.waits_since = address, -1
+    def note_sendable(self, address: str) -> None:
+        """Note that the broker at this address gets the lane's next batches."""
+        self.address, self.blocked_since = address, -1
+        self.spread.welcome(self.partition)
+
+    def note_nothing_to_send(self) -> None:
+        """Forget the broker and that the lane was blocked: the next message tries it again."""
+        self.address, self.blocked_since = "", -1
         self.spread.welcome(self.partition)
 
     def unsettled(self) -> list[Batch]:
@@ -313,7 +328,7 @@ class Accumulator:
         for batch in taken:
             batch.awaiting = True
             batch.attempt += 1
-            batch.doubt += 1
+            batch.attempts_in_doubt += 1
         return taken
 
     # -- outcomes ---------------------------------------------------------------------------------
@@ -337,7 +352,9 @@ class Accumulator:
         lane.retry_at = now + pause
         self.ready[lane] = None
 
-    def follow(self, leader: Callable[[int], str | None], now: int, may_repeat: bool) -> None:
+    def resend_to_new_leaders(
+        self, leader: Callable[[int], str | None], now: int, may_repeat: bool
+    ) -> None:
         """Send unanswered batches to a new leader, without a pause.
 
         Only if `may_repeat`: without sequences a repeat could store a message twice, so a missing
@@ -356,6 +373,17 @@ class Accumulator:
             lane.retry_at = now
             self.ready[lane] = None
 
+    def attempt_not_stored(self, batch: Batch) -> None:
+        """Note the answer that one attempt was certainly not stored."""
+        batch.attempts_in_doubt -= 1
+
+    def park(self, batch: Batch) -> None:
+        """Keep a batch that was refused after a gap; it is sent again after `restart`.
+
+        Only if no attempt is in doubt: else it could be stored under both epochs.
+        """
+        batch.parked, batch.awaiting = True, False
+
     def give_up(self, batch: Batch) -> str | None:
         """Give up a batch; its outcome ("none" or "unknown"), None if it was settled before."""
         if batch.done:
@@ -364,9 +392,10 @@ class Accumulator:
             gap = batch.lane.gap
             batch.lane.gap = batch.sequence if gap < 0 else min(gap, batch.sequence)
         self._remove(batch)
-        return UNKNOWN if batch.doubt else NONE
+        return UNKNOWN if batch.attempts_in_doubt else NONE
 
     def is_first(self, batch: Batch) -> bool:
+        """Is it the oldest in its lane's flight?"""
         return bool(batch.lane.flight) and batch.lane.flight[0] is batch
 
     def _remove(self, batch: Batch) -> None:

@@ -119,7 +119,7 @@ class Sender:
         if self._has_news:
             self._has_news, routes = False, self._session.routes
             with self._lock:
-                self._accumulator.follow(
+                self._accumulator.resend_to_new_leaders(
                     lambda group: routes.leader(group, now), now, self._settings.idempotent
                 )
         self._look_at_epoch()
@@ -139,19 +139,19 @@ class Sender:
             self._stuck.clear()
             for lane in ready:
                 if lane.group not in accumulator.lanes_by_group or not lane.unsettled():
-                    lane.goes_to("")
+                    lane.note_nothing_to_send()
                     continue
                 if lane.retry_at > now:
                     accumulator.ready[lane] = None
-                    lane.waits(now)
+                    lane.note_blocked(now)
                     due = lane.retry_at if due is None else min(due, lane.retry_at)
                     continue
                 connection = self._leader(lane, now)
                 if connection is None:
                     self._stuck[lane] = None
-                    lane.waits(now)
+                    lane.note_blocked(now)
                     continue
-                lane.goes_to(connection.address)
+                lane.note_sendable(connection.address)
                 taken = accumulator.take(lane, now, only_repeats=not self._has_epoch)
                 if taken:
                     loads.setdefault(connection, []).extend(taken)
@@ -268,7 +268,8 @@ class Sender:
         """Handle an attempt that failed certainly (outcome "none") or perhaps."""
         batch, now = attempt.batch, self._session.now_ms()
         if error.outcome == NONE:
-            batch.doubt -= 1
+            with self._lock:
+                self._accumulator.attempt_not_stored(batch)
         if batch.done or not batch.awaiting or attempt.number != batch.attempt:
             return  # an older attempt, or the batch is about to be sent again
         batch.last_error = error
@@ -297,10 +298,10 @@ class Sender:
     def _out_of_sequence(self, batch: Batch, error: MyQueueError, now: int) -> None:
         lane = batch.lane
         if 0 <= lane.gap < batch.sequence:
-            if not batch.doubt:
-                batch.parked, batch.awaiting = True, False
-                return
             with self._lock:
+                if not batch.attempts_in_doubt:
+                    self._accumulator.park(batch)
+                    return
                 outcome = self._accumulator.give_up(batch)
             self._fail(batch, self._too_late(batch, outcome != NONE))
         elif self._accumulator.is_first(batch):

@@ -42,6 +42,13 @@ class Desk:
         self.acc.check_invariants()
         return news
 
+    def refuse_after_gap(self, batch):
+        """Every attempt of it was refused, so it waits for the next epoch."""
+        while batch.attempts_in_doubt:
+            self.acc.attempt_not_stored(batch)
+        self.acc.park(batch)
+        self.acc.check_invariants()
+
     def give_up(self, batch):
         outcome = self.acc.give_up(batch)
         batch.settle(0, 0, None)
@@ -173,8 +180,9 @@ def test_what_was_sent_is_unknown_until_every_attempt_was_refused():
     desk.acc.rewind(batch, 0)
     desk.now = 20
     desk.take()
-    assert batch.doubt == 2
-    batch.doubt -= 2
+    assert batch.attempts_in_doubt == 2
+    for _ in range(2):
+        desk.acc.attempt_not_stored(batch)
     assert desk.give_up(batch) == NONE
     desk.put("b")
     (batch,) = desk.take()
@@ -204,7 +212,7 @@ def test_behind_a_gap_nothing_gets_an_epoch_until_all_is_decided():
     desk.put("n")
     assert desk.take(only_repeats=True) == []
     desk.store(first)
-    third.doubt, third.parked, third.awaiting = 0, True, False
+    desk.refuse_after_gap(third)
     assert not desk.acc.may_restart, "the other lane has one"
     desk.store(other)
     assert desk.acc.may_restart
@@ -278,7 +286,7 @@ def test_whatever_happens_order_and_sums_hold(seed):
             first = flight[0]
             behind_gap = 0 <= desk.lanes[lane].gap < first.sequence
             if behind_gap:
-                first.doubt, first.parked, first.awaiting = 0, True, False
+                desk.refuse_after_gap(first)
             elif chance.random() < 0.7:
                 stored[lane].extend(first.values)
                 ended += first.count
@@ -302,9 +310,9 @@ def test_a_new_leader_gets_at_once_what_the_old_one_did_not_answer():
         lane.address = "old"
     desk.acc.ready.clear()
     leaders = {100: "new", 101: "old"}
-    desk.acc.follow(leaders.get, desk.now, may_repeat=False)
+    desk.acc.resend_to_new_leaders(leaders.get, desk.now, may_repeat=False)
     assert not desk.acc.ready, "a repeat without sequences may store it twice"
-    desk.acc.follow(leaders.get, desk.now, may_repeat=True)
+    desk.acc.resend_to_new_leaders(leaders.get, desk.now, may_repeat=True)
     assert list(desk.acc.ready) == [desk.lanes[0]] and desk.take() == [first]
     assert desk.store(first), "whoever answers"
 
@@ -318,5 +326,5 @@ def test_a_pause_ends_when_somebody_else_leads():
         desk.acc.rewind(batch, desk.now)
     desk.lanes[0].address = "old"
     assert not desk.take()
-    desk.acc.follow(lambda group: "new", desk.now, may_repeat=False)
+    desk.acc.resend_to_new_leaders(lambda group: "new", desk.now, may_repeat=False)
     assert desk.take() == [batch]
