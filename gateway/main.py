@@ -135,9 +135,9 @@ def run(config: GatewayConfig) -> None:
         server = Server(
             app,
             config,
-            app.extensions["myqueue-operations"],
-            admit=Admission(app).check,
-            count=app.extensions["myqueue.requests"].count_dropped,
+            fast_path=app.extensions["myqueue-operations"].begin,
+            check_head=Admission(app).check_head,
+            count_dropped=app.extensions["myqueue.requests"].count_dropped,
         )
     except OSError as error:
         sdk.close()

@@ -1,4 +1,4 @@
-"""Slots for requests that wait: long polls and streams.
+"""Slots for requests that wait: long polls.
 
 Each of them occupies a thread, so there are always fewer slots than threads. A pool in which all
 threads wait answers nobody; other servers stop at that point. So a request takes a slot before it

@@ -2,9 +2,10 @@
 
 `server` reads all connections in one thread and runs what has to wait in a pool; `connection` is
 one of them, `request_head` parses heads, `answer_sender` sends what others have made. `routes`
-finds the operation or page of a path, `fast_path` runs operations, `wsgi` calls Flask for pages.
-`admission` refuses a request by its head, before its body is read; `memory_limit` bounds what all
-requests hold together; `deadlines` reports requests that take too long.
+finds the operation or page of a path, `fast_path` runs operations, `wsgi` calls the application for
+all else. `admission` refuses a request by its head, before its body is read; `body_budget` bounds
+the bytes of all bodies, `connection_limits` chooses the connections to close; `deadlines` has the
+longest time of a request and the text of a report.
 
 In: a listening socket and the application. Out: answers, in the order of the requests. It uses the
 calls of operations of `gateway/api`, which does not know this package. Only `gateway/app` and

@@ -23,8 +23,7 @@ from myqueue.errors import BodyTooLarge, Malformed, MyQueueError
 from myqueue.gateway.api import responses
 from myqueue.gateway.api.call import OperationCall, OperationRunner
 from myqueue.gateway.api.responses import Reply
-from myqueue.gateway.http.admission import HeaderFields
-from myqueue.gateway.http.request_head import Head, reason
+from myqueue.gateway.http.request_head import Head, HeaderFields, reason
 from myqueue.gateway.http.routes import Routes
 from myqueue.gateway.http.wsgi import Answer, Respond
 
@@ -87,8 +86,9 @@ class FastPath:
             raise Malformed(f"{error.code}: {error.description}") from None
 
     def begin(self, head: Head, body: bytes, respond: Respond) -> bool:
-        """Begin an operation without waiting. False: the path is not that of one operation alone,
-        and nothing was begun. True: `respond` is called once, perhaps by another thread.
+        """Begin an operation without waiting; `respond` is called once, perhaps by another thread.
+
+        Return False if the path has variables or is not that of an operation: nothing was begun.
         """
         operation = self._fixed.get((head.method, head.path))
         if operation is None:

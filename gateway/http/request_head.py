@@ -26,7 +26,7 @@ _LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}) ([!-~]+) HTTP/1\.([01])
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _BAD_VALUE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _LENGTH = re.compile(r"[0-9]{1,18}")
-_ONCE: Final = ("host", "content-length", "transfer-encoding")
+_NOT_REPEATABLE: Final = ("host", "content-length", "transfer-encoding")
 _REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
 
 
@@ -43,10 +43,22 @@ class Head(NamedTuple):
     expects_continue: bool
 
 
+class HeaderFields:
+    """The headers of a head, by name in any case."""
+
+    __slots__ = ("_headers",)
+
+    def __init__(self, headers: dict[str, str]) -> None:
+        self._headers = headers
+
+    def get(self, name: str, /) -> str | None:
+        return self._headers.get(name.lower())
+
+
 def parse(data: bytes) -> Head:
     """Parse everything before the empty line. Raises Malformed."""
-    first, *lines = data.split(b"\r\n")
-    match = _LINE.fullmatch(first)
+    request_line, *lines = data.split(b"\r\n")
+    match = _LINE.fullmatch(request_line)
     if match is None:
         raise Malformed("the first line is not: METHOD /path HTTP/1.1")
     method, target, minor = match[1].decode(), match[2], int(match[3])
@@ -63,9 +75,9 @@ def parse(data: bytes) -> Head:
     connection = headers.get("connection", "").lower()
     tokens = [token.strip() for token in connection.split(",")] if connection else ()
     keep_alive = "close" not in tokens if minor else "keep-alive" in tokens
-    path, query = _split(target)
-    expects = bool(minor) and headers.get("expect", "").lower() == "100-continue"
-    return Head(method, path, query, minor, headers, int(length), keep_alive, expects)
+    path, query = _split_target(target)
+    expects_continue = bool(minor) and headers.get("expect", "").lower() == "100-continue"
+    return Head(method, path, query, minor, headers, int(length), keep_alive, expects_continue)
 
 
 def _headers(lines: list[bytes]) -> dict[str, str]:
@@ -81,14 +93,14 @@ def _headers(lines: list[bytes]) -> dict[str, str]:
         key = name.decode().lower()
         text = value.strip(b" \t").decode("latin-1")
         if key in headers:
-            if key in _ONCE:
+            if key in _NOT_REPEATABLE:
                 raise Malformed(f"the header {key} is given twice")
             text = f"{headers[key]}, {text}"
         headers[key] = text
     return headers
 
 
-def _split(target: bytes) -> tuple[str, str]:
+def _split_target(target: bytes) -> tuple[str, str]:
     if len(target) > TARGET_BYTES_MAX:
         raise Malformed(f"a path of {len(target)} bytes; {TARGET_BYTES_MAX} at most")
     path, _, query = target.partition(b"?")
@@ -103,18 +115,11 @@ def _split(target: bytes) -> tuple[str, str]:
 
 
 def head_of_answer(
-    status: str,
-    headers: Iterable[tuple[str, str]],
-    date: str,
-    *,
-    close: bool,
-    chunked: bool = False,
+    status: str, headers: Iterable[tuple[str, str]], date: str, *, close: bool
 ) -> bytes:
     """Write the head of an answer; `status` as WSGI has it: "200 OK"."""
     lines = [f"HTTP/1.1 {status}\r\nDate: {date}\r\nServer: myqueue\r\n"]
     lines += [f"{name}: {value}\r\n" for name, value in headers]
-    if chunked:
-        lines.append("Transfer-Encoding: chunked\r\n")
     lines.append("Connection: close\r\n\r\n" if close else "\r\n")
     return "".join(lines).encode("latin-1")
 

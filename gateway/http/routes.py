@@ -19,6 +19,11 @@ class Route(NamedTuple):
     endpoint: str = ""  # Flask's name of either of them; "" for nothing
     variables: Mapping[str, str] = NO_VARIABLES  # those of the path
 
+    @property
+    def is_console(self) -> bool:
+        """True for a page of the console."""
+        return self.endpoint.startswith("console.")  # Flask puts the blueprint's name first
+
 
 NOTHING: Final = Route(None)
 

@@ -6,10 +6,10 @@
 
 A connection occupies a thread only while its request waits for something in one. A client that
 sends a header byte by byte, or nothing, or takes an answer slowly, costs a little memory and a
-place in a table. Its deadline ends it, or earlier other clients that need its place or its bytes
-(`memory_limit.py`). Limits are checked before anything is stored: headers by bytes and number, the
-body by its announced length. A request whose head shows that it will be refused is refused before
-its body is read.
+place in a table. The server closes it at its deadline, or earlier if other clients need its place
+(`connection_limits.py`) or its bytes (`body_budget.py`). Limits are checked before anything is
+stored: headers by bytes and number, the body by its announced length. A request whose head shows
+that it will be refused is refused before its body is read.
 
 The reading thread and the thread that sends an answer share no lock, but keep an order: the reader
 first notes what it received (data, or the end) and then looks at the state; the sender first sets
@@ -31,25 +31,33 @@ from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 from time import monotonic
-from typing import Final, Protocol
+from typing import Final
 
 from myqueue.errors import BodyTooLarge, Busy, InvalidSetting, Malformed, MyQueueError
 from myqueue.gateway import drop_reasons
-from myqueue.gateway.http import deadlines, memory_limit, request_head
+from myqueue.gateway.http import body_budget, connection_limits, deadlines, request_head
 from myqueue.gateway.http.answer_sender import AnswerSender
 from myqueue.gateway.http.connection import (
+    ANSWERING,
     BODY,
     HEAD,
     IDLE,
     LINGERING,
+    PARSED,
     QUEUED,
-    WORKING,
     WRITING,
     Connection,
+    State,
     listen,
     make_tls_context,
 )
-from myqueue.gateway.http.wsgi import Answer, Application, Respond, refusal, run_application
+from myqueue.gateway.http.wsgi import (
+    Answer,
+    Application,
+    BeginRequest,
+    refusal,
+    run_application,
+)
 from myqueue.gateway.settings import GatewayConfig
 
 log = logging.getLogger("myqueue.gateway")
@@ -65,47 +73,39 @@ NO_FILES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 IN, OUT = select.EPOLLIN, select.EPOLLOUT
 
 
-class QuickHandler(Protocol):
-    """Runs operations that need not wait."""
-
-    def begin(self, head: request_head.Head, body: bytes, respond: Respond) -> bool: ...
-
-
-Work = tuple[
-    Connection, Callable[[], Answer]
-]  # a connection, and the function that makes its answer
+# A connection, and the function that makes its answer.
+Work = tuple[Connection, Callable[[], Answer]]
 
 
 class Server:
     """An HTTP/1.1 server for `application`; `serve` returns after `stop` was called.
 
-    Arguments: `quick` runs operations without a thread of the pool. `admit` gets a head before its
-    body is read, and raises what the client is to get. `count` gets the reason for each connection
-    that was dropped (`memory_limit.REASONS`). Raises OSError if it can't listen.
+    Arguments: `fast_path` begins operations without a thread of the pool. `check_head` gets a head
+    before its body is read, and raises the error that the client gets. `count_dropped` gets the
+    reason for each connection that was dropped (`drop_reasons.REASONS`). Raises OSError if it can't
+    listen.
     """
 
     def __init__(
         self,
         application: Application,
         config: GatewayConfig,
-        quick: QuickHandler | None = None,
         *,
-        admit: Callable[[request_head.Head], None] | None = None,
-        count: Callable[[str], None] | None = None,
+        fast_path: BeginRequest | None = None,
+        check_head: Callable[[request_head.Head], None] | None = None,
+        count_dropped: Callable[[str], None] | None = None,
     ) -> None:
-        self._application, self._config, self._quick_handler = application, config, quick
-        self._check_head = admit
-        self._bodies, self._dropped = (
-            memory_limit.BodyBudget(config),
-            memory_limit.DropCounter(count),
-        )
+        self._application, self._config = application, config
+        self._fast_path, self._check_head = fast_path, check_head
+        self._bodies = body_budget.BodyBudget(config)
+        self._dropped = drop_reasons.DropCounter(count_dropped)
         self._epoll = select.epoll()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wake_fd, IN)
         self._connections: dict[int, Connection] = {}
         self._sender = AnswerSender(config, self._wake)
-        self._heavy_waiting: deque[Work] = deque()  # heavy bodies that wait for a slot
-        self._waiting: SimpleQueue[Work | None] = SimpleQueue()
+        self._heavy_work: deque[Work] = deque()  # its heavy bodies wait for a slot
+        self._pool_work: SimpleQueue[Work | None] = SimpleQueue()  # None ends a thread
         self._stopping = False
         self._accept_paused_until = 0.0
         self._tls = make_tls_context(config)
@@ -132,7 +132,7 @@ class Server:
                 sweep_at = monotonic() + SWEEP_S
         self._drain()
         for _ in range(self._config.threads):
-            self._waiting.put(None)
+            self._pool_work.put(None)
         for connection in tuple(self._connections.values()):
             self._close(connection)
 
@@ -152,27 +152,17 @@ class Server:
         for number, event in self._epoll.poll(seconds, EVENTS_AT_ONCE):
             connection = self._connections.get(number)
             if connection is not None:
-                self._handle(connection, event)
+                self._on_event(connection, event)
             elif number == self._wake_fd:
                 os.eventfd_read(self._wake_fd)
             elif number == self._listener_fd:
                 self._accept()
-        while self._sender.to_look_at:
-            connection = self._sender.to_look_at.popleft()
+        while self._sender.connections_to_continue:
+            connection = self._sender.connections_to_continue.popleft()
             if self._connections.get(connection.number) is connection:
-                self._handle(connection, 0)
+                self._after_send(connection)
         while self._sender.bodies_to_release:
             self._release_body(self._sender.bodies_to_release.popleft())
-
-    def _handle(self, connection: Connection, event: int) -> None:
-        try:
-            if event:
-                self._on_event(connection, event)
-            else:
-                self._after_send(connection)
-        except Exception:
-            log.exception("a connection failed")
-            self._close(connection)
 
     def _drain(self) -> None:
         """Accept no new connections; answer requests under way, as far as the time allows."""
@@ -184,7 +174,7 @@ class Server:
             for connection in tuple(self._connections.values()):
                 if connection.state in (IDLE, QUEUED):
                     self._close(connection)
-                busy += connection.state in (BODY, WORKING, WRITING)
+                busy += connection.state in (BODY, ANSWERING, WRITING)
             if not busy:
                 return
             self._turn(DRAIN_S)
@@ -195,8 +185,8 @@ class Server:
         for connection in tuple(self._connections.values()):
             if connection.deadline < now:
                 self._end_overdue(connection)
-        memory_limit.update_pace(self._connections.values(), now)
-        for connection in memory_limit.choose_slow_readers(self._connections.values(), now):
+        connection_limits.update_pace(self._connections.values(), now)
+        for connection in connection_limits.choose_slow_readers(self._connections.values(), now):
             self._dropped.add(drop_reasons.ANSWERS)
             self._close(connection)
         self._free_body_bytes()
@@ -206,8 +196,14 @@ class Server:
             self._epoll.modify(self._listener_fd, IN)
 
     def _end_overdue(self, connection: Connection) -> None:
-        if connection.state == WORKING:
-            log.error("a request is overdue\n%s", deadlines.describe_threads())
+        if connection.state == ANSWERING:
+            limit_s = deadlines.request_limit_ms(self._config) / 1000
+            log.error(
+                "%s is overdue after %.0f s: a defect of this program; stacks of all threads:\n%s",
+                connection.describe(),
+                monotonic() - connection.deadline + limit_s,
+                deadlines.describe_threads(),
+            )
         elif connection.state == WRITING:
             self._dropped.add(drop_reasons.ANSWERS)
         elif connection.state == QUEUED:
@@ -225,7 +221,7 @@ class Server:
                 return
             except OSError as error:
                 if error.errno in NO_FILES:
-                    self._pause_accept(error)
+                    self._pause_accept()
                     return
                 continue  # the client closed it before it was accepted
             try:
@@ -233,14 +229,16 @@ class Server:
             except OSError:  # this connection failed; others are not affected
                 sock.close()
 
-    def _pause_accept(self, error: OSError) -> None:
-        log.warning("accepting paused: %s", error.strerror)
-        self._free_connection()
+    def _pause_accept(self) -> None:
+        """Close a connection to get a free file descriptor, and try again a little later."""
+        if not self._free_connection(drop_reasons.FILES):
+            self._dropped.add(drop_reasons.FILES)
         self._accept_paused_until = monotonic() + ACCEPT_PAUSE_S
         self._epoll.modify(self._listener_fd, 0)
 
     def _open(self, sock: socket.socket, address: str) -> None:
-        if len(self._connections) >= self._config.connections_max and not self._free_connection():
+        is_full = len(self._connections) >= self._config.connections_max
+        if is_full and not self._free_connection(drop_reasons.PLACES):
             self._dropped.add(drop_reasons.REFUSED)
             sock.close()
             return
@@ -253,23 +251,22 @@ class Server:
         self._connections[connection.number] = connection
         self._epoll.register(connection.number, IN)
 
-    def _free_connection(self) -> bool:
-        chosen = memory_limit.choose_to_close(self._connections.values())
+    def _free_connection(self, reason: str) -> bool:
+        """Close connections that may be closed for a new one. Return False if all are busy."""
+        chosen = connection_limits.choose_to_close(self._connections.values())
         for connection in chosen:
-            self._dropped.add(drop_reasons.PLACES)
+            self._dropped.add(reason)
             self._close(connection)
         return bool(chosen)
 
     def _free_body_bytes(self) -> None:
         for connection in self._bodies.choose_to_drop():
             self._drop_body(connection)
-        while (following := self._bodies.admit_next()) is not None:
-            self._read_body(following)
+        while (queued := self._bodies.begin_next()) is not None:
+            self._read_body(queued)
 
     def _drop_body(self, connection: Connection) -> None:
-        """Refuse a request with 429 whose body is not read, or not any further: others need the
-        room.
-        """
+        """Answer 429 instead of reading the body, or the rest of it: others need the room."""
         self._dropped.add(drop_reasons.BYTES)
         self._bodies.drop(connection)
         connection.data.clear()
@@ -303,6 +300,22 @@ class Server:
     # -- what a connection brings -----------------------------------------------------------------
 
     def _on_event(self, connection: Connection, event: int) -> None:
+        try:
+            self._send_or_receive(connection, event)
+        except Exception:
+            self._close_failed(connection)
+
+    def _after_send(self, connection: Connection) -> None:
+        try:
+            self._continue(connection)
+        except Exception:
+            self._close_failed(connection)
+
+    def _close_failed(self, connection: Connection) -> None:
+        log.exception("%s failed, and is closed: a defect of this program", connection.describe())
+        self._close(connection)
+
+    def _send_or_receive(self, connection: Connection, event: int) -> None:
         rest = connection.unsent
         if event & OUT and rest is not None and connection.state == WRITING:
             self._send_on(connection, rest)
@@ -312,20 +325,21 @@ class Server:
         state = connection.state
         if state == LINGERING:
             connection.data.clear()
-        is_full = state in (WORKING, WRITING) and len(connection.data) > PIPELINED_BYTES_MAX
-        if connection.is_broken and state not in (WORKING, WRITING):
+        is_answered = state in (ANSWERING, WRITING)
+        is_full = is_answered and len(connection.data) > PIPELINED_BYTES_MAX
+        if connection.is_broken and not is_answered:
             self._close(connection)
             return
         if is_full and not connection.is_broken:
             connection.is_read_paused = True
         if connection.is_broken or is_full or connection.wants_write or had_to_write:
             self._update_events(connection)
-        if state in (IDLE, HEAD, BODY):
-            self._take_requests(connection)
+        if state in PARSED:
+            self._begin_requests(connection)
 
-    def _after_send(self, connection: Connection) -> None:
+    def _continue(self, connection: Connection) -> None:
         """Go on after an answer was sent, as far as the socket took it."""
-        if connection.state in (WORKING, LINGERING):
+        if connection.state in (ANSWERING, LINGERING):
             return
         if connection.state == WRITING and not connection.is_broken:
             self._update_events(connection)
@@ -343,43 +357,44 @@ class Server:
             connection.is_read_paused = False
             self._update_events(connection)
         if connection.state != LINGERING:
-            self._take_requests(connection)
+            self._begin_requests(connection)
 
-    def _take_requests(self, connection: Connection) -> None:
+    def _begin_requests(self, connection: Connection) -> None:
         """Begin all requests that were received completely, one after the other."""
-        while connection.state < QUEUED and not connection.closes:
+        while connection.state in PARSED and not connection.closes:
             try:
-                state = self._parse_next(connection)
+                missing = self._missing_part(connection)
             except MyQueueError as error:
                 self._refuse(connection, error)
                 return
-            if state == WORKING:
+            if missing is None:
                 self._begin_request(connection)
-            elif state == connection.state:
-                return
-            else:
-                self._wait_for(connection, state)
-                return
-
-    def _wait_for(self, connection: Connection, state: int) -> None:
-        """Wait for the rest of a request of which a part is there; `state` says which part is
-        missing.
-        """
-        if state == BODY:
-            length = connection.head.length if connection.head is not None else 0
-            if self._bodies.admit(connection, length):
-                self._read_body(connection)
-                if self._bodies.needs_room:
-                    self._free_body_bytes()
-                return
-            connection.state, connection.is_read_paused = QUEUED, True
-            connection.expire_in(self._config.body_timeout_ms)
-            self._update_events(connection)
+                continue
+            if missing != connection.state:
+                self._wait_for(connection, missing)
             return
-        connection.state = state
-        if state == HEAD:
+
+    def _wait_for(self, connection: Connection, missing: State) -> None:
+        """Begin to wait for a part of a request."""
+        if missing == BODY:
+            self._begin_body(connection)
+            return
+        connection.state = missing
+        if missing == HEAD:
             connection.begin_phase()
             connection.expire_in(self._config.header_timeout_ms)
+
+    def _begin_body(self, connection: Connection) -> None:
+        """Begin to read a body, or pause reading until it has room."""
+        length = connection.head.length if connection.head is not None else 0
+        if self._bodies.begin_or_queue(connection, length):
+            self._read_body(connection)
+            if self._bodies.needs_room:
+                self._free_body_bytes()
+            return
+        connection.state, connection.is_read_paused = QUEUED, True
+        connection.expire_in(self._config.body_timeout_ms)
+        self._update_events(connection)
 
     def _read_body(self, connection: Connection) -> None:
         connection.state = BODY
@@ -390,17 +405,20 @@ class Server:
             self._update_events(connection)
         if connection.head is not None and connection.head.expects_continue:
             # The send buffer has room for these bytes, unless earlier answers were not taken.
-            alive = connection.send(request_head.CONTINUE)
-            if not alive or connection.unsent is not None:
+            is_alive = connection.send(request_head.CONTINUE)
+            if not is_alive or connection.unsent is not None:
                 self._close(connection)
 
     def _refuse(self, connection: Connection, error: MyQueueError) -> None:
-        connection.state = WORKING
-        connection.expire_in(memory_limit.SEND_TIMEOUT_S * 1000)
+        connection.state = ANSWERING
+        connection.expire_in(connection_limits.SEND_TIMEOUT_S * 1000)
         self._sender.send(connection, refusal(error))
 
-    def _parse_next(self, connection: Connection) -> int:
-        """Return the state by what was received; WORKING means a complete request."""
+    def _missing_part(self, connection: Connection) -> State | None:
+        """Return what the next request lacks: HEAD, BODY, or IDLE for all of it; None if nothing.
+
+        Raises what the client gets if its head is refused.
+        """
         data, head, limit = connection.data, connection.head, self._config.header_bytes_max
         if head is None:
             while data.startswith(b"\r\n"):  # some clients send an empty line after a body
@@ -417,25 +435,21 @@ class Server:
                     f"a body of {head.length} bytes; this gateway takes"
                     f" {self._config.body_bytes_max}"
                 )
+            # Only to save memory: a body that is here already is checked by the application.
             if len(data) < head.length and self._check_head is not None:
                 self._check_head(head)
-        return WORKING if len(data) >= head.length else BODY
+        return None if len(data) >= head.length else BODY
 
     def _begin_request(self, connection: Connection) -> None:
         """Start answering a complete request: at once, later, or in a thread of the pool."""
-        head, data = connection.head, connection.data
+        head = connection.answered_head = connection.head
         if head is None:
             return
         if connection.state == BODY:
             connection.large_body_bytes = self._bodies.body_received(connection)
-        connection.state, connection.head, connection.had_request = WORKING, None, True
+        connection.state, connection.head, connection.had_request = ANSWERING, None, True
         connection.expire_in(deadlines.request_limit_ms(self._config))
-        if connection.large_body_bytes:
-            with memoryview(data) as view:  # saves one copy of a large body
-                body = bytes(view[: head.length])
-        else:
-            body = bytes(data[: head.length])
-        del data[: head.length]
+        body = _cut_body(connection, head.length)
 
         def make() -> Answer:
             return run_application(self._application, self._config, connection.address, head, body)
@@ -444,45 +458,53 @@ class Server:
             if isinstance(answer, Answer):
                 self._sender.send(connection, answer)
             else:
-                self._waiting.put((connection, answer))
+                self._pool_work.put((connection, answer))
 
-        is_small = len(body) <= memory_limit.SMALL_BYTES_MAX
-        if (
-            connection.large_body_bytes >= memory_limit.HEAVY_BYTES
-            and not self._bodies.try_begin_heavy()
-        ):
-            self._heavy_waiting.append((connection, make))
-        elif (
-            self._quick_handler is None
-            or not is_small
-            or not self._quick_handler.begin(head, body, respond)
-        ):
-            self._waiting.put((connection, make))
+        is_heavy = connection.large_body_bytes >= body_budget.HEAVY_BYTES
+        is_small = len(body) <= body_budget.SMALL_BYTES_MAX
+        if is_heavy and not self._bodies.try_begin_heavy():
+            self._heavy_work.append((connection, make))
+        elif not (is_small and self._fast_path and self._fast_path(head, body, respond)):
+            self._pool_work.put((connection, make))
 
     def _release_body(self, body_bytes: int) -> None:
-        """A large body was answered: free its bytes, so that the next ones can go on."""
+        """Free the bytes of a large body that was answered, so that the next ones can go on."""
         self._bodies.release(body_bytes)
-        if body_bytes >= memory_limit.HEAVY_BYTES:
+        if body_bytes >= body_budget.HEAVY_BYTES:
             self._bodies.end_heavy()
-            if self._heavy_waiting and self._bodies.try_begin_heavy():
-                self._waiting.put(self._heavy_waiting.popleft())
+            if self._heavy_work and self._bodies.try_begin_heavy():
+                self._pool_work.put(self._heavy_work.popleft())
         self._free_body_bytes()
 
     # -- answers ----------------------------------------------------------------------------------
 
     def _run_pool_thread(self) -> None:
-        """Run requests until None comes; one thread of the pool."""
-        while (work := self._waiting.get()) is not None:
+        """Run the work of the pool in one of its threads, until None comes."""
+        while (work := self._pool_work.get()) is not None:
             connection, make = work
             try:
                 self._sender.send(connection, make())
             except Exception:
-                log.exception("a request was not answered")
+                log.exception(
+                    "%s was not answered: a defect of this program", connection.describe()
+                )
                 connection.is_broken = True
                 self._sender.note_sent(connection, False)
 
     def _send_on(self, connection: Connection, rest: memoryview) -> None:
-        alive = connection.send(rest)
+        is_alive = connection.send(rest)
         if connection.unsent is None:
             self._update_events(connection)
-        self._sender.note_sent(connection, alive)
+        self._sender.note_sent(connection, is_alive)
+
+
+def _cut_body(connection: Connection, length: int) -> bytes:
+    """Take a body out of the received bytes."""
+    data = connection.data
+    if connection.large_body_bytes:
+        with memoryview(data) as view:  # saves one copy of a large body
+            body = bytes(view[:length])
+    else:
+        body = bytes(data[:length])
+    del data[:length]
+    return body

@@ -22,35 +22,21 @@ _BODILESS: Final = ("1", "204", "304")
 
 
 class Answer:
-    """The answer to one request: a body, or a stream of chunks whose end is not known yet."""
+    """The answer to one request. `close`: the connection ends after it."""
 
-    __slots__ = ("body", "close", "headers", "minor", "status", "stream")
+    __slots__ = ("body", "close", "headers", "status")
 
     def __init__(self, status: str, headers: Headers, body: bytes, close: bool) -> None:
         self.status, self.headers, self.body, self.close = status, headers, body, close
-        self.stream: Iterable[bytes] | None = None
-        self.minor = 1
 
     def head(self, date: str) -> bytes:
-        chunked = self.stream is not None and self.minor == 1
-        return request_head.head_of_answer(
-            self.status, self.headers, date, close=self.close, chunked=chunked
-        )
-
-    def chunk(self, data: bytes) -> bytes:
-        """Encode one chunk as it goes over the wire; the empty chunk is the end."""
-        if not self.minor:
-            return data
-        return b"%x\r\n%b\r\n" % (len(data), data)
-
-    def close_stream(self) -> None:
-        close = getattr(self.stream, "close", None)
-        if close is not None:
-            close()
+        return request_head.head_of_answer(self.status, self.headers, date, close=self.close)
 
 
 # Gets the answer; or a function that makes it and takes long, to be run in the pool.
 Respond = Callable[[Answer | Callable[[], Answer]], None]
+# Begins to answer a request without waiting; False if it can't, and then it has begun nothing.
+BeginRequest = Callable[[Head, bytes, Respond], bool]
 
 
 def refusal(error: MyQueueError) -> Answer:
@@ -67,38 +53,49 @@ def run_application(
     body: bytes,
 ) -> Answer:
     """Call the application; whatever it raises, return an answer."""
-    started: list[Any] = []
-    written: list[bytes] = []
-
-    def start_response(status: str, headers: Headers, exc_info: Any = None) -> Any:
-        started[:] = [status, headers]
-        return written.append
-
+    response = _Response()
     try:
-        chunks = application(_environment(config, address, head, body), start_response)
-        return _answer(head, started, written, chunks)
+        chunks = application(_environment(config, address, head, body), response.start)
+        return _answer(head, response, chunks)
     except Exception:
-        log.exception("the application failed at %s %s", head.method, head.path)
+        log.exception("the application failed at %s %r from %s", head.method, head.path, address)
         return refusal(Internal("the gateway failed; its log says where"))
 
 
-def _answer(
-    head: Head, started: list[Any], written: list[bytes], chunks: Iterable[bytes]
-) -> Answer:
-    header_names: list[str] = [name.lower() for name, _ in started[1]] if started else []
-    if started and "content-length" not in header_names and not started[0].startswith(_BODILESS):
-        answer = Answer(started[0], started[1], b"", not head.keep_alive or not head.minor)
-        answer.stream, answer.minor = chunks, head.minor
-        return answer
+class _Response:
+    """What the application gives to `start_response`, and to the `write` that this returns."""
+
+    __slots__ = ("headers", "status", "written")
+
+    def __init__(self) -> None:
+        self.status = ""
+        self.headers: Headers = []
+        self.written: list[bytes] = []
+
+    def start(self, status: str, headers: Headers, exc_info: Any = None) -> Callable[[bytes], None]:
+        self.status, self.headers = status, headers
+        return self.written.append
+
+
+def _answer(head: Head, response: _Response, chunks: Iterable[bytes]) -> Answer:
+    """Join the parts of the body, so that every answer has a length."""
     try:
-        body = b"".join([*written, *chunks])
+        # A generator calls `start_response` only when its first chunk is taken.
+        parts = list(chunks)
     finally:
         close = getattr(chunks, "close", None)
         if close is not None:
             close()
-    status, headers = started
-    if head.method == "HEAD" or status.startswith(_BODILESS):
+    body = b"".join(response.written + parts)
+    status, headers = response.status, response.headers
+    if not status:
+        raise RuntimeError("the application did not call start_response")
+    if status.startswith(_BODILESS):
         body = b""
+    elif head.method == "HEAD":
+        body = b""  # no Content-Length is added: the application may have left out the body
+    elif not any(name.lower() == "content-length" for name, _ in headers):
+        headers = [*headers, ("Content-Length", str(len(body)))]
     return Answer(status, headers, body, not head.keep_alive)
 
 

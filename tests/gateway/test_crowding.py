@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 import threading
 from collections import Counter
@@ -18,7 +19,7 @@ from support.sites import VAST, BareConnection, FastApplication, SampleSite, ser
 
 from myqueue.gateway import drop_reasons
 from myqueue.gateway.app import create_app
-from myqueue.gateway.http import memory_limit
+from myqueue.gateway.http import body_budget, connection_limits
 from myqueue.gateway.http.admission import Admission
 from myqueue.gateway.http.server import Server
 from myqueue.gateway.settings import DEFAULTS
@@ -42,13 +43,17 @@ def connect() -> Iterator[Connect]:
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who is slow is known after a shorter time."""
-    monkeypatch.setattr(memory_limit, "FRESH_S", 0.2)
+    monkeypatch.setattr(connection_limits, "FRESH_S", 0.2)
     monkeypatch.setattr("myqueue.gateway.http.server.SWEEP_S", 0.05)
 
 
 def begin(line: BareConnection, path: str, length: int, sent: int) -> None:
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n"
     line.sock.sendall(head.encode() + b"x" * sent)
+
+
+def counts(counted: Counter[str]) -> Callable[[str], None]:
+    return lambda reason: counted.update([reason])
 
 
 def held(server: Server) -> int:
@@ -62,8 +67,8 @@ def test_nobody_without_a_token_has_a_body_read(connect: Connect, tmp_path: Path
     file.chmod(0o600)
     config = replace(DEFAULTS, cluster="127.0.0.1:9", tokens=str(file), request_timeout_ms=100)
     app = create_app(config)
-    lane = app.extensions["myqueue-operations"]
-    with serving(app, lane, admit=Admission(app).check) as (port, _):
+    fast_path = app.extensions["myqueue-operations"]
+    with serving(app, fast_path, check_head=Admission(app).check_head) as (port, _):
         for path, token, status in (
             ("/producer/produce", "", 401),
             ("/producer/produce", "wrong-token-012345", 401),
@@ -97,7 +102,7 @@ def test_unfinished_bodies_give_way_to_who_comes(
     """
     counted: Counter[str] = Counter()
     with serving(
-        SampleSite(), FastApplication(), connections_max=20, count=lambda why: counted.update([why])
+        SampleSite(), FastApplication(), connections_max=20, count_dropped=counts(counted)
     ) as (
         port,
         _,
@@ -118,11 +123,34 @@ def test_unfinished_bodies_give_way_to_who_comes(
     assert counted[drop_reasons.PLACES] >= 50
 
 
+def test_without_free_files_accepting_pauses_and_the_log_says_so_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """New connections wait; every pause is counted, the log has one line with the remedy."""
+    counted: Counter[str] = Counter()
+    with (
+        serving(SampleSite(), FastApplication(), count_dropped=counts(counted)) as (port, _),
+        socket.socket() as newest,
+    ):
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1, limits[1]))
+        try:
+            newest.connect(("127.0.0.1", port))
+            wait_for("three pauses", lambda: counted[drop_reasons.FILES] >= 3)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        newest.sendall(b"POST /quick HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nok")
+        assert newest.recv(4096).endswith(b"\r\n\r\nok")
+    lines = [line for line in caplog.messages if "accepting paused" in line]
+    assert len(lines) == 1 and "raise ulimit -n or lower connections_max" in lines[0]
+    assert not counted[drop_reasons.PLACES]
+
+
 def test_large_bodies_have_one_budget(connect: Connect) -> None:
     """Bodies that it has no room for wait outside, in order; slow ones give way to them."""
     counted: Counter[str] = Counter()
     limits = {"body_bytes_max": 2 * MB, "bodies_bytes_max": 4 * MB}
-    with serving(SampleSite(), None, count=lambda why: counted.update([why]), **limits) as (
+    with serving(SampleSite(), None, count_dropped=counts(counted), **limits) as (
         port,
         server,
     ):
@@ -137,7 +165,7 @@ def test_large_bodies_have_one_budget(connect: Connect) -> None:
             most = max(most, held(server))
         assert answer.result() == (200, b"/ok" + b"y" * MB)
         # What one read brings comes on top, for each connection.
-        assert most < 4 * MB + 9 * 2 * memory_limit.SMALL_BYTES_MAX
+        assert most < 4 * MB + 9 * 2 * body_budget.SMALL_BYTES_MAX
         assert counted[drop_reasons.BYTES] > 0
         for line in lines:
             line.sock.shutdown(socket.SHUT_RDWR)
@@ -176,9 +204,9 @@ def test_honest_large_bodies_all_come_through(connect: Connect) -> None:
 def test_who_takes_no_answers_is_closed_when_they_are_too_much(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory_limit, "ANSWERS_BYTES_MAX", 40 * MB)
+    monkeypatch.setattr(connection_limits, "ANSWERS_BYTES_MAX", 40 * MB)
     counted: Counter[str] = Counter()
-    with serving(SampleSite(), FastApplication(), count=lambda why: counted.update([why])) as (
+    with serving(SampleSite(), FastApplication(), count_dropped=counts(counted)) as (
         port,
         server,
     ):
@@ -197,8 +225,8 @@ def test_who_takes_no_answers_is_closed_when_they_are_too_much(
 
 def test_an_answer_has_one_deadline(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """Taking a little of it now and then does not put it off."""
-    monkeypatch.setattr(memory_limit, "SEND_TIMEOUT_S", 0.5)
-    monkeypatch.setattr(memory_limit, "SLOW_BYTES_PER_S", 1 << 30)
+    monkeypatch.setattr(connection_limits, "SEND_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(connection_limits, "SLOW_BYTES_PER_S", 1 << 30)
     with serving(SampleSite(), FastApplication()) as (port, server):
         line = connect(port)
         line.send("/vast")
@@ -215,7 +243,7 @@ def test_who_takes_nothing_of_an_answer_is_not_waited_for(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However large it is: a large one has more time only as long as it is taken."""
-    monkeypatch.setattr(memory_limit, "SEND_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(connection_limits, "SEND_TIMEOUT_S", 0.5)
     with serving(SampleSite(), FastApplication()) as (port, server):
         line = connect(port)
         line.send("/vast")

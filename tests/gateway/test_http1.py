@@ -84,9 +84,8 @@ def test_nothing_else_is_raised(data: bytes) -> None:
 
 
 def test_heads_of_answers() -> None:
-    text = request_head.head_of_answer("200 OK", [("A", "b")], "now", close=True, chunked=True)
+    text = request_head.head_of_answer("200 OK", [("A", "b")], "now", close=True)
     assert text == (
-        b"HTTP/1.1 200 OK\r\nDate: now\r\nServer: myqueue\r\nA: b\r\n"
-        b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+        b"HTTP/1.1 200 OK\r\nDate: now\r\nServer: myqueue\r\nA: b\r\nConnection: close\r\n\r\n"
     )
     assert request_head.reason(429) == "429 Too Many Requests"

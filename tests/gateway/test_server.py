@@ -1,4 +1,4 @@
-"""The HTTP server with small applications and no cluster: order, streams, slow readers, ends."""
+"""The HTTP server with small applications and no cluster: order, lengths, slow readers, ends."""
 
 from __future__ import annotations
 
@@ -80,19 +80,32 @@ def test_an_answer_larger_than_any_buffer(line: BareConnection, port: int) -> No
     assert line.answer() == (200, BIG) and line.answer() == (200, b"next")
 
 
-def test_streams_come_in_chunks_and_end_when_nobody_listens(
-    line: BareConnection, site: SampleSite
-) -> None:
-    line.send("/stream")
-    _, fields = line.head()
-    assert fields["transfer-encoding"] == "chunked"
-    found = b"".join(line.file.readline() for _ in range(6))
-    assert found == b"7\r\npart 0;\r\n7\r\npart 1;\r\n7\r\npart 2;\r\n"
-    site.gate.set()
-    assert line.file.readline() == b"0\r\n" and line.file.readline() == b"\r\n"
-    assert site.closed.wait(10)
+def test_a_body_without_a_length_gets_one(line: BareConnection, site: SampleSite) -> None:
+    """Its parts are joined, those passed to `write` first; HEAD gets the head alone."""
+    line.send("/parts")
+    assert line.answer() == (200, b"written;part 0;part 1;part 2;")
+    assert site.closed.is_set()
+    line.send("/parts", method="HEAD")
+    status, fields = line.head()
+    assert status == 200 and "transfer-encoding" not in fields
     line.send("/quick", b"still here")
     assert line.answer() == (200, b"still here")
+
+
+@pytest.mark.parametrize(
+    ("path", "event"),
+    [
+        ("/fails%0a", "failed, and is closed"),
+        ("/fails-later", "was not answered"),
+    ],
+)
+def test_the_log_names_the_request_that_failed(
+    line: BareConnection, caplog: pytest.LogCaptureFixture, path: str, event: str
+) -> None:
+    line.send(path)
+    assert line.file.read() == b""
+    shown = path.replace("%0a", r"\n")
+    assert f"POST '{shown}' from 127.0.0.1 {event}: a defect of this program" in caplog.text
 
 
 def test_mistakes_of_the_application_are_an_answer(line: BareConnection) -> None:
@@ -146,7 +159,8 @@ def test_a_request_that_is_never_answered_ends_all_the_same(
     monkeypatch.setattr(deadlines, "request_limit_ms", lambda config: 200.0)
     line.send("/wait")
     assert line.file.read() == b""
-    assert "a request is overdue" in caplog.text and "self.gate.wait(30)" in caplog.text
+    assert "POST '/wait' from 127.0.0.1 is overdue after 0 s" in caplog.text
+    assert "self.gate.wait(30)" in caplog.text
     monkeypatch.undo()
     others = [BareConnection(port) for _ in range(4)]
     site.gate.set()

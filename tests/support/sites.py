@@ -27,16 +27,15 @@ class SampleSite:
 
     def __init__(self) -> None:
         self.gate = threading.Event()
-        self.closed = threading.Event()  # the stream was
+        self.closed = threading.Event()  # the generator of /parts was
         self.seen: list[str] = []
 
     def __call__(self, environ: dict[str, Any], start: Start) -> Iterable[bytes]:
         path = environ["PATH_INFO"]
         self.seen.append(path)
         body = environ["wsgi.input"].read()
-        if path == "/stream":
-            start("200 OK", [("Content-Type", "text/plain")])
-            return self.stream()
+        if path == "/parts":
+            return self.parts(start)
         if path == "/broken":
             raise RuntimeError("on purpose")
         if path == "/wait":
@@ -45,18 +44,21 @@ class SampleSite:
         start("200 OK", [("Content-Length", str(len(text)))])
         return [text]
 
-    def stream(self) -> Iterator[bytes]:
+    def parts(self, start: Start) -> Iterator[bytes]:
+        """A body of unknown length, written and then yielded."""
         try:
+            start("200 OK", [("Content-Type", "text/plain")])(b"written;")
             for number in range(3):
                 yield b"part %d;" % number
-            if not self.gate.wait(30):
-                yield b"late"
         finally:
             self.closed.set()
 
 
 class FastApplication:
-    """Answers /quick at once, /later from another thread, /after-all in the pool; others not."""
+    """Answers /quick at once, /later from another thread, /after-all in the pool; others not.
+
+    /fails%0a and /fails-later raise: at once, and in the pool.
+    """
 
     def begin(self, head: Head, body: bytes, respond: Respond) -> bool:
         answer = Answer("200 OK", [("Content-Length", str(len(body)))], body, not head.keep_alive)
@@ -66,6 +68,10 @@ class FastApplication:
             threading.Thread(target=respond, args=(answer,)).start()
         elif head.path == "/after-all":
             respond(lambda: answer)
+        elif head.path == "/fails\n":
+            raise RuntimeError("on purpose")
+        elif head.path == "/fails-later":
+            respond(lambda: {}["on purpose"])
         else:
             return False
         return True
@@ -80,8 +86,8 @@ class BareConnection:
             self.sock = tls.wrap_socket(self.sock, server_hostname="localhost")
         self.file = self.sock.makefile("rb")
 
-    def send(self, path: str, body: bytes = b"", *, more: str = "") -> None:
-        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n{more}\r\n"
+    def send(self, path: str, body: bytes = b"", *, more: str = "", method: str = "POST") -> None:
+        head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n{more}\r\n"
         self.sock.sendall(head.encode() + body)
 
     def head(self) -> tuple[int, dict[str, str]]:
@@ -102,15 +108,16 @@ class BareConnection:
 
 
 @contextmanager
-def serving(application: Any, quick: Any = None, **more: Any) -> Iterator[tuple[int, Server]]:
+def serving(application: Any, fast: Any = None, **more: Any) -> Iterator[tuple[int, Server]]:
     """A server in a thread: its port, and itself. Settings and arguments of it by their names."""
-    arguments = {name: more.pop(name) for name in ("admit", "count") if name in more}
+    arguments = {name: more.pop(name) for name in ("check_head", "count_dropped") if name in more}
+    arguments["fast_path"] = None if fast is None else fast.begin
     settings: dict[str, Any] = {"threads": 4, "stop_within_ms": 500, **more}
     for attempt in range(5):
         (number,) = free_ports(1)
         config = replace(DEFAULTS, listen=f"127.0.0.1:{number}", **settings)
         try:
-            server = Server(application, config, quick, **arguments)
+            server = Server(application, config, **arguments)
             break
         except OSError:  # somebody else was quicker
             assert attempt < 4

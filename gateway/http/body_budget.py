@@ -1,0 +1,116 @@
+"""Bound the bytes that request bodies hold together.
+
+Bodies that are being read, or are large and not answered yet, hold at most `bodies_bytes_max`
+bytes, whatever clients send and however slowly.
+
+A *small* body (up to 64 KiB) is read at once. Small bodies have a quarter of the bytes; when that
+is full, the body that received least for its time is dropped. A *large* body is read only if the
+remaining three quarters have room for all of it; otherwise nothing is read from its client until
+they have, in order of arrival. So well-behaved clients wait a little, and no client can hold much
+memory by sending nothing: while others wait, a large body that arrives slowly is dropped too. A
+*heavy* body (4 MiB and more), once received, also waits for one of two slots, because its decoded
+JSON is several times as large.
+
+Pure: it chooses the connections, and the server drops their bodies.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from myqueue.gateway.http.connection import Connection
+from myqueue.gateway.http.connection_limits import closing_order, is_slow
+from myqueue.gateway.settings import GatewayConfig
+
+SMALL_BYTES_MAX: Final = 64 << 10
+HEAVY_BYTES: Final = 4 << 20
+HEAVY_AT_ONCE: Final = 2
+
+
+class BodyBudget:
+    """The bytes held by request bodies. Only the reading thread uses it.
+
+    Invariant: large bodies hold at most `_large_max` bytes, from `begin_or_queue` until `release`;
+    `small`, `large` and `queued` never share a connection.
+    """
+
+    def __init__(self, config: GatewayConfig) -> None:
+        self._small_max = config.bodies_bytes_max // 4
+        self._large_max = max(config.bodies_bytes_max - self._small_max, config.body_bytes_max)
+        self.small: dict[Connection, int] = {}  # size of each small body that is being read
+        self.large: dict[Connection, int] = {}
+        self.queued: dict[Connection, int] = {}  # large bodies that are not read yet, in order
+        self._small_held = self._large_held = 0
+        self._heavy_slots_used = 0
+
+    @property
+    def needs_room(self) -> bool:
+        """True if bodies have to be dropped or are waiting."""
+        return self._small_held > self._small_max or bool(self.queued)
+
+    def begin_or_queue(self, connection: Connection, length: int) -> bool:
+        """Return True if this body may be read now, as a small one always may; else queue it."""
+        if length <= SMALL_BYTES_MAX:
+            self.small[connection] = length
+            self._small_held += length
+            return True
+        if self.queued or not self._fits(length):
+            self.queued[connection] = length
+            return False
+        self._hold_large(connection, length)
+        return True
+
+    def _fits(self, length: int) -> bool:
+        return self._large_held + length <= self._large_max
+
+    def _hold_large(self, connection: Connection, length: int) -> None:
+        self.large[connection] = length
+        self._large_held += length
+
+    def begin_next(self) -> Connection | None:
+        """Return the first queued connection if its body may be read now; None otherwise."""
+        connection, length = next(iter(self.queued.items()), (None, 0))
+        if connection is None or not self._fits(length):
+            return None
+        del self.queued[connection]
+        self._hold_large(connection, length)
+        return connection
+
+    def drop(self, connection: Connection) -> None:
+        """Forget a body that will not be received completely."""
+        self._large_held -= self.large.pop(connection, 0)
+        self._small_held -= self.small.pop(connection, 0)
+        self.queued.pop(connection, None)
+
+    def body_received(self, connection: Connection) -> int:
+        """Note that a body was received; return what a large one holds until `release`."""
+        self._small_held -= self.small.pop(connection, 0)
+        return self.large.pop(connection, 0)
+
+    def release(self, held: int) -> None:
+        """Free the bytes of a large body that was answered."""
+        self._large_held -= held
+
+    def try_begin_heavy(self) -> bool:
+        """Take a slot for a heavy body, if one is free; `end_heavy` gives it back."""
+        if self._heavy_slots_used >= HEAVY_AT_ONCE:
+            return False
+        self._heavy_slots_used += 1
+        return True
+
+    def end_heavy(self) -> None:
+        self._heavy_slots_used -= 1
+
+    def choose_to_drop(self) -> list[Connection]:
+        """Return the connections whose bodies must be dropped to make room for others."""
+        chosen = []
+        excess = self._small_held - self._small_max
+        if excess > 0:
+            for connection in sorted(self.small, key=closing_order):
+                if excess <= 0:
+                    break
+                chosen.append(connection)
+                excess -= self.small[connection]
+        if self.queued:
+            chosen += [large for large in self.large if is_slow(large)]
+        return chosen
