@@ -250,7 +250,7 @@ class Producer:
             if parts:
                 error.outcome = UNKNOWN  # of the list
                 accepted = sum(messages for _, _, messages in parts)
-                error.add_note(f"{accepted} of {len(payloads)} messages were accepted before")
+                error.add_note(f"{accepted} of {len(payloads)} messages were taken before")
             raise
         return BatchDelivery(parts)
 
