@@ -73,36 +73,36 @@ def is_right(batch: memoryview) -> bool:
     return crc == int.from_bytes(batch[HEADER_BYTES - 4 : HEADER_BYTES], "little")
 
 
-def body_of(batch: memoryview, found: Head) -> bytes:
+def body_of(batch: memoryview, header: Head) -> bytes:
     raw = batch[HEADER_BYTES:]
-    if found.codec == PLAIN:
+    if header.codec == PLAIN:
         return bytes(raw)
-    if found.body_bytes > BODY_BYTES_MAX:
-        raise BadBatch(f"a body of {found.body_bytes} bytes")
+    if header.body_bytes > BODY_BYTES_MAX:
+        raise BadBatch(f"a body of {header.body_bytes} bytes")
     engine = zlib.decompressobj()
     try:
-        out = engine.decompress(raw, found.body_bytes + 1)
+        out = engine.decompress(raw, header.body_bytes + 1)
     except zlib.error as error:
         raise BadBatch(f"a body that can't be decompressed: {error}") from None
-    if len(out) != found.body_bytes or not engine.eof:
+    if len(out) != header.body_bytes or not engine.eof:
         raise BadBatch("a body is not as long as its header says")
     return out
 
 
-def columns(batch: memoryview, found: Head) -> Columns:
+def columns(batch: memoryview, header: Head) -> Columns:
     """Unpack the messages; every column is as long as the header says. BadBatch otherwise."""
-    body = body_of(batch, found)
+    body = body_of(batch, header)
     try:
         if body[:1] != b"\x94":
             raise BadBatch("a body that is not four columns")
-        values, at = _byte_column(body, 1, found.count)
+        values, at = _byte_column(body, 1, header.count)
         if values is None or None in values:
             raise BadBatch("a batch without values")
-        keys, at = _byte_column(body, at, found.count)
+        keys, at = _byte_column(body, at, header.count)
         if body[at:] == b"\xc0\xc0":
             return Columns(values, keys, None, None)
-        headers, at = _item_column(body, at, found.count, _is_map)
-        times, at = _item_column(body, at, found.count, _is_number)
+        headers, at = _item_column(body, at, header.count, _is_map)
+        times, at = _item_column(body, at, header.count, _is_number)
     except (BadPack, IndexError) as error:
         raise BadBatch(f"the body of a batch is not what it should be: {error}") from None
     if at != len(body):
@@ -164,9 +164,22 @@ def _byte_column(body: bytes, at: int, count: int) -> tuple[list[Any] | None, in
 
 def _of_one_size(body: bytes, at: int, count: int) -> tuple[list[Any], int] | None:
     """Cut items at equal distances if all their heads are the same; None if they are not."""
-    if count < 4 or body[at] not in (0xC4, 0xC5):
+    widths = _equal_widths(body, at, count) if count >= 4 else None
+    if widths is None:
         return None
-    width = 2 if body[at] == 0xC4 else 3
+    width, size = widths
+    step = width + size
+    end = at + step * count
+    begins = range(at + width, end + width - 1, step)
+    return [body[begin : begin + size] for begin in begins], end
+
+
+def _equal_widths(body: bytes, at: int, count: int) -> tuple[int, int] | None:
+    """(bytes of a head, bytes of an item) if all heads are the same; None if they are not."""
+    tag = body[at]
+    if tag not in (0xC4, 0xC5):
+        return None
+    width = 2 if tag == 0xC4 else 3
     size = int.from_bytes(body[at + 1 : at + width], "big")
     step = width + size
     end = at + step * count
@@ -175,7 +188,7 @@ def _of_one_size(body: bytes, at: int, count: int) -> tuple[list[Any], int] | No
     for place in range(width):
         if body[at + place : end : step] != body[at + place : at + place + 1] * count:
             return None
-    return [body[one : one + size] for one in range(at + width, end + width - 1, step)], end
+    return width, size
 
 
 def _of_any_size(body: bytes, at: int, count: int) -> tuple[list[Any], int]:
@@ -200,25 +213,19 @@ def _of_any_size(body: bytes, at: int, count: int) -> tuple[list[Any], int]:
     return out, at
 
 
-def value_sizes(batch: memoryview, found: Head) -> list[tuple[int, int]]:
+def value_sizes(batch: memoryview, header: Head) -> list[tuple[int, int]]:
     """(size, how many in a row) of the values, without unpacking them if all are of one size."""
-    body = body_of(batch, found)
+    body = body_of(batch, header)
     try:
         if body[:1] != b"\x94":
             raise BadBatch("a body that is not four columns")
-        at = _column_begins(body, 1, found.count)
-        tag = body[at]
-        if found.count > 1 and tag in (0xC4, 0xC5):
-            width = 2 if tag == 0xC4 else 3
-            size = int.from_bytes(body[at + 1 : at + width], "big")
-            step = width + size
-            if at + step * found.count <= len(body) and all(
-                body[at + place : at + step * found.count : step]
-                == body[at + place : at + place + 1] * found.count
-                for place in range(width)
-            ):
-                return [(size, found.count)]
-        values, _ = _of_any_size(body, at, found.count)
+        at = _column_begins(body, 1, header.count)
+        widths = _equal_widths(body, at, header.count) if header.count > 1 else None
+        if widths is not None:
+            return [(widths[1], header.count)]
+        values, _ = _of_any_size(body, at, header.count)
+        return [(len(value), 1) for value in values]
     except IndexError as error:
         raise BadBatch(f"the body of a batch is not what it should be: {error}") from None
-    return [(len(one), 1) for one in values]
+    except TypeError:  # len(None); looking for None first would cost a tenth more
+        raise BadBatch("a batch without values") from None

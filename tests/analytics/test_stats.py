@@ -9,7 +9,14 @@ from xml.etree import ElementTree
 import pytest
 from support.plain_reader import messages
 from support.plain_spread import PlainSpread
-from support.queue_logs import Broker, Topic, some_topics, write_cluster, write_replica
+from support.queue_logs import (
+    Broker,
+    Topic,
+    make_entry,
+    some_topics,
+    write_cluster,
+    write_replica,
+)
 
 from myqueue.analytics.html import svg
 from myqueue.analytics.log import batch as batches
@@ -18,6 +25,7 @@ from myqueue.analytics.stats.count_task import Count
 from myqueue.analytics.stats.page import stats_page
 from myqueue.analytics.stats.parquet import count_writer
 from myqueue.analytics.stats.stats import stats
+from myqueue.daemons.raft import types as t
 from myqueue.wire import batch
 
 
@@ -100,6 +108,23 @@ def test_sizes_without_opening(sizes: list[int], codec: int) -> None:
     raw = memoryview(batch.make([values, None, None, None], 5, codec=codec))
     runs = batches.value_sizes(raw, batches.head(raw))
     assert [size for size, times in runs for _ in range(times)] == sizes
+
+
+@pytest.mark.parametrize("values", [[b"a", None], [None, None], [b"abc"] * 4 + [None]])
+def test_a_batch_with_a_message_without_value_is_not_counted(
+    values: list[bytes | None], tmp_path: Path
+) -> None:
+    """Brokers look at the heads of items only, so a broken producer can have it stored."""
+    raw = batch.make([values, None, None, None], 5)
+    with pytest.raises(batches.BadBatch, match="without values"):
+        batches.value_sizes(memoryview(raw), batches.head(raw))
+    topic = Topic("a", 100)
+    topic.data(3)
+    topic.entries.append(make_entry(topic.entries, t.DATA, raw, len(values)))
+    topic.data(4)
+    write_cluster(tmp_path, [topic])
+    facts = stats([str(tmp_path)], PlainSpread())
+    assert (facts["entries"], facts["messages"], facts["sizes"]["count"]) == (2, 7, 7)
 
 
 def plots_in(page: str) -> list[ElementTree.Element]:
