@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from math import frexp
+from operator import attrgetter
 from typing import NamedTuple
 
 from myqueue.analytics.log import batch, storage
@@ -30,7 +31,10 @@ SIZE, BATCH, SENT, HINT = "size", "batch", "sent", "hint"
 
 
 class Count(NamedTuple):
-    """Sums for one partition, producer and minute."""
+    """Sums for one partition, producer and minute: a row of the Parquet file.
+
+    Its key is the first four fields; the others are those of `Sums`, in the same order.
+    """
 
     topic: str
     partition: int
@@ -65,11 +69,13 @@ class Election(NamedTuple):
 
 
 Row = Count | Spread | Election
+SUMMED = Count._fields[4:]
+_sums_of = attrgetter(*SUMMED)  # of a `Count` or of `Sums`; `astuple` takes 3 µs more
 
 
 @dataclass(slots=True)
 class Sums:
-    """The sums of a `Count` while they grow."""
+    """The sums of a `Count` while they grow; the facts have them by these names."""
 
     entries: int = 0
     messages: int = 0
@@ -77,10 +83,8 @@ class Sums:
     body_bytes: int = 0
 
     def add(self, other: Count | Sums) -> None:
-        self.entries += other.entries
-        self.messages += other.messages
-        self.bytes += other.bytes
-        self.body_bytes += other.body_bytes
+        for name, addend in zip(SUMMED, _sums_of(other), strict=True):
+            setattr(self, name, getattr(self, name) + addend)
 
     @staticmethod
     def of(rows: Iterable[Count | Sums]) -> Sums:
@@ -172,7 +176,7 @@ class _Counting:
             self._task = task
             self._read(task, file)
         for (group, producer, minute), sums in self._counts.items():
-            yield Count(*names[group], producer, minute, *astuple(sums))
+            yield Count(*names[group], producer, minute, *_sums_of(sums))
         for (kind, group), histogram in self._spreads.items():
             buckets = dict(histogram.buckets)
             yield Spread(kind, *names[group], buckets, histogram.sum, histogram.most)
@@ -250,7 +254,7 @@ class _Counting:
 
 def sum_counts(key: tuple[str, int, int, int], rows: Iterable[Count]) -> Count:
     """Add up rows of one key."""
-    return Count(*key, *astuple(Sums.of(rows)))
+    return Count(*key, *_sums_of(Sums.of(rows)))
 
 
 def sum_spreads(key: tuple[str, str, int], rows: Iterable[Spread]) -> Spread:

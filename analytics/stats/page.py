@@ -8,6 +8,7 @@ from typing import Any
 
 from myqueue.analytics.html import svg
 from myqueue.analytics.html.page import Size, human, page, table, tiles
+from myqueue.analytics.stats.topic_columns import TOPIC_COLUMNS
 
 PARTITIONS_SHOWN = 60
 ELECTIONS_SHOWN = 200
@@ -37,17 +38,10 @@ def stats_page(facts: dict[str, Any]) -> str:
         "<h2>How even it is</h2><div class='plots'>", *_skew(facts), "</div>",
         "<h2>Topics</h2>",
         table(
+            [column.heading for column in TOPIC_COLUMNS],
             [
-                *("topic", "partitions", "messages", "batches", "stored", "skew"),
-                *("p50 B", "p99 B", "max B"),
-            ],
-            [
-                [
-                    one["topic"], one["partitions"], one["messages"], one["entries"],
-                    Size(one["bytes"]), one["skew"], round(one["p50_bytes"]),
-                    round(one["p99_bytes"]), one["largest_bytes"],
-                ]
-                for one in facts["topics"]
+                [column.cell(topic[column.key]) for column in TOPIC_COLUMNS]
+                for topic in facts["topics"]
             ],
         ),
         "<h2>Producers</h2>",

@@ -21,25 +21,27 @@ def count_writer(path: str | None) -> Iterator[Callable[[Count], None] | None]:
     import pyarrow
     from pyarrow.parquet import ParquetWriter
 
-    schema = pyarrow.schema([
-        ("topic", pyarrow.string()), ("partition", pyarrow.int32()),
-        ("producer", pyarrow.int64()), ("minute", pyarrow.timestamp("ms", tz="UTC")),
-        ("entries", pyarrow.int64()), ("messages", pyarrow.int64()), ("bytes", pyarrow.int64()),
-        ("body_bytes", pyarrow.int64()),
-    ])  # fmt: skip
+    types = {
+        "topic": pyarrow.string(),
+        "partition": pyarrow.int32(),
+        "minute": pyarrow.timestamp("ms", tz="UTC"),
+    }
+    schema = pyarrow.schema([(name, types.get(name, pyarrow.int64())) for name in Count._fields])
     waiting: list[Count] = []
     with ParquetWriter(path, schema) as writer:
 
         def flush() -> None:
-            columns: list[Any] = [list(column) for column in zip(*waiting, strict=True)]
-            columns[2] = list(map(signed, columns[2]))
-            columns[3] = [minute * MINUTE_MS for minute in columns[3]]
-            arrays = [pyarrow.array(c, one.type) for c, one in zip(columns, schema, strict=True)]
-            writer.write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
+            columns: dict[str, list[Any]] = {
+                name: list(column)
+                for name, column in zip(Count._fields, zip(*waiting, strict=True), strict=True)
+            }
+            columns["producer"] = [signed(producer) for producer in columns["producer"]]
+            columns["minute"] = [minute * MINUTE_MS for minute in columns["minute"]]
+            writer.write_table(pyarrow.table(columns, schema=schema))
             waiting.clear()
 
-        def sink(one: Count) -> None:
-            waiting.append(one)
+        def sink(row: Count) -> None:
+            waiting.append(row)
             if len(waiting) >= ROWS_AT_ONCE:
                 flush()
 

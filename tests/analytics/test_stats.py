@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -25,6 +26,7 @@ from myqueue.analytics.stats.count_task import Count
 from myqueue.analytics.stats.page import stats_page
 from myqueue.analytics.stats.parquet import count_writer
 from myqueue.analytics.stats.stats import stats
+from myqueue.analytics.stats.topic_columns import TOPIC_COLUMNS
 from myqueue.daemons.raft import types as t
 from myqueue.wire import batch
 
@@ -81,14 +83,20 @@ def test_a_hint_that_was_moved_is_no_delay(tmp_path: Path) -> None:
 
 
 def test_sums_as_parquet(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="the extra spark is not installed")
     parquet = pytest.importorskip("pyarrow.parquet", reason="the extra spark is not installed")
-    rows = [Count("a", 1, 2**64 - 1, 28_000_000 + at, 1, 2, 3, 4) for at in range(5)]
+    sums = range(1, 1 + len(count_task.SUMMED))
+    rows = [Count("a", 1, 2**64 - 1, 28_000_000 + at, *sums) for at in range(5)]
     with count_writer(str(tmp_path / "sums.parquet")) as sink:
         assert sink is not None
         for row in rows:
             sink(row)
     table = parquet.read_table(tmp_path / "sums.parquet")
     assert table.num_rows == 5
+    assert table.column_names == list(Count._fields)
+    assert table.schema.field("minute").type == pyarrow.timestamp("ms", tz="UTC")
+    assert table.schema.field("partition").type == pyarrow.int32()
+    assert [table.column(name).to_pylist()[0] for name in count_task.SUMMED] == list(sums)
     assert table.column("producer").to_pylist()[0] == -1
     assert table.column("minute").to_pylist()[4].timestamp() == (28_000_000 + 4) * 60
 
@@ -127,6 +135,13 @@ def test_a_batch_with_a_message_without_value_is_not_counted(
     assert (facts["entries"], facts["messages"], facts["sizes"]["count"]) == (2, 7, 7)
 
 
+def test_a_row_has_all_sums_and_they_are_added_up_by_name() -> None:
+    assert tuple(asdict(count_task.Sums())) == count_task.SUMMED == Count._fields[4:]
+    rows = [Count("a", 1, 7, 5, *range(at, at + len(count_task.SUMMED))) for at in (10, 200)]
+    whole = count_task.sum_counts(("a", 1, 7, 5), rows)
+    assert whole == ("a", 1, 7, 5, *(210 + 2 * at for at in range(len(count_task.SUMMED))))
+
+
 def plots_in(page: str) -> list[ElementTree.Element]:
     parts = page.split("<svg")[1:]
     return [ElementTree.fromstring("<svg" + one.split("</svg>")[0] + "</svg>") for one in parts]
@@ -139,6 +154,7 @@ def test_the_page_has_its_plots_and_loads_nothing(tmp_path: Path) -> None:
     write_cluster(tmp_path, [topic])
     facts = stats([str(tmp_path)], PlainSpread()) | {"took_s": 0.5}
     page = stats_page(facts)
+    assert all(f">{column.heading}</th>" in page for column in TOPIC_COLUMNS)
     assert len(plots_in(page)) == 10
     assert "<b>&" not in page and "&lt;b&gt;&amp;" in page
     assert "http" not in page and "<script" not in page

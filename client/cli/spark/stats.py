@@ -10,11 +10,6 @@ import click
 from myqueue.cli.shared import output
 from myqueue.cli.spark.commands import given, options, session_on, skip_unknown_option, write_html
 
-COLUMNS = (
-    *("topic", "partitions", "messages", "entries", "bytes"),
-    *("skew", "p50_bytes", "p99_bytes", "largest_bytes"),
-)
-
 
 @click.command()
 @options
@@ -69,7 +64,10 @@ def stats(
 
 
 def _print(facts: dict[str, Any]) -> None:
-    output.write_table(COLUMNS, [[row[name] for name in COLUMNS] for row in facts["topics"]])
+    from myqueue.analytics.stats.topic_columns import TOPIC_COLUMNS
+
+    keys = [column.key for column in TOPIC_COLUMNS]
+    output.write_table(keys, [[topic[key] for key in keys] for topic in facts["topics"]])
     for text in facts["notes"]:
         click.echo(f"note: {text}", err=True)
     seconds = max(facts["took_s"], 1e-9)
