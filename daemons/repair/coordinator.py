@@ -70,7 +70,7 @@ STEPS_MAX: Final = 4  # of emptying one segment, in a tick
 REWRITE_BYTES_PER_S: Final = 16 << 20
 AT_ONCE: Final = 4  # segments that are emptied at the same time
 TURN_LOOKS: Final = 1000  # look-ups of entries in a tick, all groups together
-LATER_MS: Final = 5000  # between checks whether older segments were removed
+LATER_MS: Final = 5000  # between tries after a failure, or while a segment waits to be removed
 AGAIN_MS: Final = 1000  # between attempts to write records again
 
 
@@ -211,14 +211,16 @@ class RepairCoordinator:
         self.scrub_pace.tick(now)
 
     def _salvage_segment(self, number: int, one: DamagedSegment, now: int) -> None:
-        if now < one.next_step or self._engine.log.journal.error is not None:
-            return
         salvage, before = one.salvage, one.salvage.relocated_bytes
+        is_due = now >= one.next_step or (salvage.is_waiting and salvage.is_removed)
+        if not is_due or self._engine.log.journal.error is not None:
+            return
         try:
             for _ in range(STEPS_MAX):
                 done = salvage.relocated_bytes
                 if next(one.steps, self) is self:
-                    self._finish_segment(number, one)
+                    if not self._has_lost_entries(number):
+                        self._finish_segment(number, one)
                     return
                 if salvage.relocated_bytes == done:
                     break
@@ -242,6 +244,14 @@ class RepairCoordinator:
         for _ in range(min(len(salvage.unreported), LOOKUPS_MAX)):
             row = salvage.unreported.popleft()
             self._add_lost_entry(row.group, row.index, (row.segment, row.position))
+
+    def _has_lost_entries(self, number: int) -> bool:
+        """True while a group still lacks an entry that was in this segment."""
+        return any(
+            segment == number
+            for lacking in self.lost_entries.values()
+            for segment, _ in lacking.entries.values()
+        )
 
     def _finish_segment(self, number: int, one: DamagedSegment) -> None:
         engine = self._engine

@@ -232,6 +232,36 @@ def test_what_an_evacuation_cannot_move_is_its_result(worlds: Any) -> None:
     assert doubtful.holds(1) and not world.journal.groups.by_uid[2].holds(1)
 
 
+def test_a_repaired_segment_that_a_full_disk_kept_is_removed_later(worlds: Any) -> None:
+    """W16: the repair goes on until its file is gone; a later pass removes it."""
+    world = quiet_world(worlds, 1)
+    world.journal.leave_segment()
+    number = world.journal.end[0]
+    world.journal.commit_hint(1, 1)
+    world.journal.leave_segment()
+    world.commit()
+    segment = world.journal.segments[number]
+    segment.damaged = True
+    repair = SegmentRepair(world.reclaimer, number, lambda uid: False)
+    steps = repair.run()
+    while not repair.is_waiting:
+        next(steps)
+        world.commit()
+    fill(world, 1, 1)
+    world.disk.fail("move", 1, errno.ENOSPC)
+    with pytest.raises(OSError, match="No space"):
+        for _ in range(20):
+            world.reclaimer.begin()
+            while world.reclaimer.step():
+                world.commit()
+    assert number in world.journal.segments and not repair.is_removed
+    for count, _ in enumerate(steps):
+        world.reclaim_quietly()
+        assert count < 100
+    assert number not in world.journal.segments and repair.is_removed
+    world.check_rebuild()
+
+
 @pytest.mark.parametrize("is_known", [True, False])
 def test_a_repaired_segment_stays_as_long_as_records_that_it_takes_back(
     worlds: Any, is_known: bool

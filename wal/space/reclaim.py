@@ -121,6 +121,10 @@ class Reclaimer:
         """
         self._repaired[number] = rows
 
+    def is_to_remove(self, number: int) -> bool:
+        """True from `add_repaired` until the segment's file is removed."""
+        return number in self._repaired
+
     def _run(self, now_ms: int) -> Iterator[None]:
         yield from self._remove([])  # finish the removals of a pass that failed
         yield from self._hint()
@@ -131,10 +135,10 @@ class Reclaimer:
         plan = yield from self.evacuator.in_background(lambda: self._plan(sealed, now_ms))
         for segment, _ in plan.to_remove:  # no reader opens them from now on
             self._journal.forget_segment(segment.number)
+        yield from self._remove(plan.to_remove)  # if that fails, they are removed by a later pass
         for number in (self._emptied.keys() | self._repaired) - self._journal.segments.keys():
             self._emptied.pop(number, None)
             self._repaired.pop(number, None)
-        yield from self._remove(plan.to_remove)
         for segment, may_have_entries in plan.to_empty:
             yield from self._empty(segment, may_have_entries)
 

@@ -52,6 +52,11 @@ class SegmentRepair:
         self.waits_for = ""  # what has to change before its records can be appended again
 
     @property
+    def is_removed(self) -> bool:
+        """True once its file is gone."""
+        return self._segment is None and not self._reclaimer.is_to_remove(self.number)
+
+    @property
     def relocated_bytes(self) -> int:
         """The bytes of entries that were appended again, in all segments; for a pace."""
         return self._evacuator.relocated_bytes
@@ -74,7 +79,7 @@ class SegmentRepair:
             kinds = yield from self._evacuator.in_background(partial(self._kinds_in, segment))
             self._reclaimer.add_repaired(self.number, kinds)
         self.is_waiting = self.is_held_up = True
-        while self._segment is not None:
+        while not self.is_removed:
             if self._index.added[0] <= self.number:  # a start would look for the watermark here
                 self._journal.settle()
             yield None
