@@ -24,7 +24,8 @@ from myqueue.daemons.broker.commit_take import CommitTakeHandler
 from myqueue.daemons.broker.fetch import FetchHandler
 from myqueue.daemons.broker.join_status import JoinStatus
 from myqueue.daemons.broker.key_ageing import KeyAgeing
-from myqueue.daemons.broker.manager_link import BrokerOrders, ManagerLink
+from myqueue.daemons.broker.manager_link import ManagerLink
+from myqueue.daemons.broker.orders import BrokerOrders, create_replica, unpack_about
 from myqueue.daemons.broker.produce import ProduceHandler, batch_bytes_limit
 from myqueue.daemons.broker.proposals import BATCH_BYTES_MAX, Details, ProposalQueue
 from myqueue.daemons.broker.queries import BrokerQueries
@@ -95,8 +96,7 @@ class Broker:
     def started(self, now: int) -> None:
         """Take over the settings of groups that were on disk; all of them are open now."""
         for replica in self._engine.replicas.values():
-            _, _, _, settings, *_ = protocol.unpack(replica.about)
-            self._settings[replica.uid] = settings
+            self._settings[replica.uid] = unpack_about(replica.about).settings
 
     def greeted(self, kind: str, node: int, disk: str) -> str:
         """Accept every daemon: managers decide which disk belongs to which number."""
@@ -188,7 +188,7 @@ class Broker:
                 self.commit_take_handler.applied(queue, entries, results)
             if queue.term:
                 last = entries[-1]
-                self.manager_link.count(last[OFFSET] + last[COUNT] - entries[0][OFFSET])
+                self.manager_link.count_stored(last[OFFSET] + last[COUNT] - entries[0][OFFSET])
         self.fetch_handler.applied(group)
         self.manager_link.touch(group)
 
@@ -246,7 +246,7 @@ class Broker:
         if now >= self._next_sweep_at:
             self._next_sweep_at = now + SWEEP_INTERVAL_MS
             self._sweep()
-            self._create_missing_replicas()
+            self._create_wanted_replicas()
 
     def _check_rejected(self, now: int) -> None:
         """Log once if the managers reject this broker: its groups have no reachable leader then."""
@@ -254,9 +254,9 @@ class Broker:
         if self._is_rejected and not before:
             self._log_event(
                 "error",
-                "cast-out",
+                "rejected-by-managers",
                 why=self.manager_link.rejection_reason,
-                hint="The managers reject this broker, so it transfers its leaderships. If its"
+                do="The managers reject this broker, so it transfers its leaderships. If its"
                 " disk was replaced, wait: it is accepted when the old one was silent for ten"
                 " seconds. Else stop it.",
             )
@@ -276,7 +276,8 @@ class Broker:
         self.commit_take_handler.end_turn()
         if self.manager_link.is_due(now):
             producers = self.produce_handler.take_seen()
-            self.manager_link.beat(now, producers, self.commit_take_handler.take_seen())
+            consumers = self.commit_take_handler.take_seen()
+            self.manager_link.send_heartbeats(now, producers, consumers)
 
     def begin_stopping(self, now: int) -> None:
         self._is_stopping = True
@@ -343,21 +344,21 @@ class Broker:
             self.member_reconciler.set_wanted(
                 {group: wanted.members() for group, wanted in orders.wanted.items()}
             )
-            self._create_missing_replicas()
+            self._create_wanted_replicas()
         for group, node in orders.transfers:
             replica = self._engine.replicas.get(group)
             if replica is not None and replica.is_leader:
                 self._try_transfer(replica, node, at_once=True)
 
-    def _create_missing_replicas(self) -> None:
-        """Create replicas that the orders want.
+    def _create_wanted_replicas(self) -> None:
+        """Create the wanted replicas that are not here.
 
         Creation fails while the old replica is not removed yet, or on a full disk; it is tried
         again.
         """
-        for wanted in self.manager_link.missing():
+        for wanted in self.manager_link.replicas_to_create():
             try:
-                self.manager_link.create(wanted)
+                create_replica(self._engine, wanted)
             except errors.NotReady:
                 continue
             except errors.MyQueueError as error:
@@ -365,6 +366,7 @@ class Broker:
             else:
                 # Removing the replica before it removed its settings.
                 self._settings[wanted.group] = wanted.settings
+                self.manager_link.touch(wanted.group)
                 self._log_event(
                     "info",
                     "replica-made",

@@ -45,17 +45,17 @@ def check_consumer_name(consumer: str) -> None:
 class _PendingCommit:
     """A COMMIT that waits: one row for each of its parts, filled in as results come."""
 
-    __slots__ = ("client", "engine", "missing", "request", "rows")
+    __slots__ = ("client", "engine", "request", "rows", "rows_left")
 
     def __init__(self, engine: Engine, client: Client, request: int, parts: int) -> None:
         self.engine, self.client, self.request = engine, client, request
         self.rows: list[list[Any]] = [[] for _ in range(parts)]
-        self.missing = parts
+        self.rows_left = parts
 
     def fill(self, place: int, row: list[Any]) -> None:
         self.rows[place] = row
-        self.missing -= 1
-        if not self.missing:
+        self.rows_left -= 1
+        if not self.rows_left:
             answer = protocol.encode(protocol.COMMITTED, self.request, self.rows)
             self.engine.reply(self.client, [answer])
 

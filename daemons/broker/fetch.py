@@ -9,8 +9,8 @@ that it only has not seen yet. So above the end a request waits, and only a lead
 a round of heartbeats that began after the request came.
 
 A request that finds less than it wants waits under each of its groups. Bytes that a group gains are
-subtracted from what its waiters still miss. A waiter that misses nothing more is answered when the
-turn ends, by reading again.
+subtracted from those that its waiters await. A waiter that awaits no more is answered when the turn
+ends, by reading again.
 """
 
 from __future__ import annotations
@@ -79,15 +79,15 @@ def read_batches(
 
 
 class WaitingFetch:
-    """One FETCH. `missing`: bytes that have to come before it is answered early."""
+    """One FETCH. It is answered before its deadline once `bytes_awaited` came."""
 
     __slots__ = (
+        "bytes_awaited",
         "bytes_max",
         "bytes_min",
         "client",
         "confirmed",
         "deadline",
-        "missing",
         "parts",
         "request",
         "slot",
@@ -99,7 +99,7 @@ class WaitingFetch:
         self.deadline = now + min(wait_ms, WAIT_MS_MAX)
         self.bytes_max = min(bytes_max, REPLY_BYTES_MAX)
         self.bytes_min = min(self.bytes_min, self.bytes_max)
-        self.missing = 0
+        self.bytes_awaited = 0
         self.confirmed: set[int] = set()  # groups that we led for certain after it was asked
         self.slot: int = -(-self.deadline // SLOT_MS)
 
@@ -174,7 +174,7 @@ class FetchHandler:
         waiter, group = self._read_rounds.pop(context, (None, 0))
         if waiter is not None and waiter in self._waiters_by_group.get(group, ()):
             waiter.confirmed.add(group)
-            waiter.missing = 0
+            waiter.bytes_awaited = 0
             self._woken_groups[group] = None
 
     def lost(self, group: int) -> None:
@@ -243,8 +243,8 @@ class FetchHandler:
 
     # -- waiting requests ----------------------------------------------------------------------
 
-    def _add_waiter(self, waiter: WaitingFetch, missing: int) -> None:
-        waiter.missing = missing
+    def _add_waiter(self, waiter: WaitingFetch, bytes_awaited: int) -> None:
+        waiter.bytes_awaited = bytes_awaited
         for group, _ in waiter.parts:
             waiters = self._waiters_by_group.get(group)
             if waiters is None:
@@ -283,7 +283,7 @@ class FetchHandler:
         """Answer all waiters of a group that is not here any more."""
         self.lost(group)
         for waiter in self._waiters_by_group.get(group, ()):
-            waiter.missing = 0
+            waiter.bytes_awaited = 0
         if group in self._waiters_by_group:
             self._woken_groups[group] = None
 
@@ -302,8 +302,8 @@ class FetchHandler:
                 gained = machine.bytes_total - self._bytes_seen[group]
                 self._bytes_seen[group] = machine.bytes_total
             for waiter in list(waiters):
-                waiter.missing -= gained
-                if waiter.missing <= 0:
+                waiter.bytes_awaited -= gained
+                if waiter.bytes_awaited <= 0:
                     self._reply_to_waiter(waiter)
 
     def tick(self, now: int) -> None:

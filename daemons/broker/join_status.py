@@ -4,7 +4,7 @@ A broker has joined when a manager answers its heartbeats with orders for this l
 then it is registered. Until then no client uses it, so "ready" would be wrong. As long as no
 manager knows it, it logs `not-joined` with the state of each manager, after five seconds and then
 ever more seldom (`daemons/repeated_warnings.py`): no answer, keys that do not fit, another cluster,
-a refusal, or no registration. It also logs managers that the managers name and its settings do not.
+an error, or no registration. It also logs managers that the managers name and its settings do not.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class JoinStatus:
         )
 
     def _problem_with(self, node: int, now: int) -> str:
-        refusal = self._manager_link.refusal_of(node)
-        if refusal:
-            return f"it refuses this broker: {refusal}"
+        error = self._manager_link.error_of(node)
+        if error:
+            return f"it refuses this broker: {error}"
         problem = self._engine.peer_problem(("manager", node))
         if problem:
             return problem

@@ -13,102 +13,63 @@ neither wanted nor to be removed stays, and is reported. Addresses of brokers al
 from any manager: without them a restarted broker could reach no other as long as the managers have
 no leader.
 
-A replica's name is used once. If recovery found a hole in the log that may have held any group, a
-wanted replica that is not on disk may have been in it. If it was named in an earlier life, it is
-not created but reported as missing, and gets a new name.
+A manager may answer with an error instead of orders. With one error, IDENTITY_MISMATCH, it
+*rejects* this broker: the broker was removed, or another one has its number now.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from myqueue.daemons.broker.reconcile_members import INCARNATION_MASK, committed_members
+from myqueue.daemons.broker.missing_replicas import MISSING, MissingReplicas
+from myqueue.daemons.broker.orders import BrokerOrders, WantedReplica, is_held, wanted_replicas
+from myqueue.daemons.broker.reconcile_members import committed_members
+from myqueue.daemons.broker.stalled_recoveries import StalledRecoveries
 from myqueue.daemons.partition.machine import PartitionMachine
-from myqueue.daemons.raft.health import START, ReplicaHealth, Unhealthy
-from myqueue.daemons.raft.types import node_of, replica_id
-from myqueue.daemons.replication.replica import report_health
+from myqueue.daemons.raft.health import Unhealthy
+from myqueue.daemons.raft.types import incarnation_of
 from myqueue.errors import IdentityMismatch
 from myqueue.wire import protocol
 
 if TYPE_CHECKING:
     from myqueue.daemons.config import DaemonConfig
     from myqueue.daemons.replication.engine import Engine
-    from myqueue.daemons.replication.replica import Replica
 
 HEARTBEAT_INTERVAL_MS: Final = 450
 GROUPS_PER_HEARTBEAT_MAX: Final = 8192  # in one heartbeat; the rest goes with the next
-RECOVERY_STALLED_AFTER_MS: Final = (
-    30_000  # a leader that can transfer to another voter does so at once
-)
-RECOVERY_STALLED: Final = "of two voters the other one leads, so no newer term can end its recovery"
 UNHEALTHY_REPORTED_MAX: Final = 1000  # replicas, in one heartbeat
-_MISSING: Final = Unhealthy(ReplicaHealth.MISSING, "it may have been in a hole of the log")
 ANSWER_CURRENT_MS: Final = 5000  # an answer older than that may be of another time
 _IDENTITY_MISMATCH: Final = IdentityMismatch.code
 Row = list[Any]
 
 
-class WantedReplica(NamedTuple):
-    """One group that this broker should hold."""
-
-    group: int
-    topic: str
-    number: int
-    topic_uid: int
-    replicas: list[list[int]]  # [node, incarnation]; the first is the preferred leader
-    settings: dict[str, Any]
-    leaving: list[list[int]]  # may be members still
-    moved: int  # 0: the wanted replicas are the group's founders
-    founders: tuple[tuple[int, int], ...] = ()  # as it was created, if it may not be founded yet
-
-    def incarnation(self, node: int) -> int:
-        """Return the incarnation of the replica that this node should hold; 0: none."""
-        return next((drawn for at, drawn in self.replicas if at == node), 0)
-
-    def members(self) -> tuple[int, ...]:
-        """Return the replica ids of all that are wanted."""
-        return tuple(replica_id(node, incarnation) for node, incarnation in self.replicas)
-
-    def about(self) -> bytes:
-        return protocol.pack([self.topic, self.number, self.topic_uid, self.settings])
-
-
 class _ManagerState:
-    """What this broker knows of one manager, and the manager of it."""
+    """What this broker knows of one manager, and what that manager has acknowledged."""
 
     __slots__ = (
-        *(
-            "followed_at",
-            "beat",
-            "full",
-            "last_seen_at",
-            "refusal_text",
-            "refused_at",
-            "unanswered_groups",
-        ),
-        *("unconfigured_managers", "wall_ms"),
+        "error_text",
+        "followed_at",
+        "heartbeat_number",
+        "last_seen_at",
+        "next_is_full",
+        "rejected_at",
+        "unanswered_groups",
+        "unconfigured_managers",
+        "wall_ms",
     )
 
     def __init__(self) -> None:
-        self.beat = 0  # number of the last one
-        self.followed_at = -ANSWER_CURRENT_MS  # when its orders were followed last
-        self.wall_ms = 0  # what its clock said then; 0: it did not tell
-        self.last_seen_at = -ANSWER_CURRENT_MS  # when orders came last, for whatever life
-        self.refusal_text = ""  # an error that it answered with, unless orders came since
-        self.unconfigured_managers: list[int] = []  # managers that it names and our settings do not
-        self.refused_at = -ANSWER_CURRENT_MS  # when it did not want to hear us; unless it did since
-        self.full = True  # the next one is to be full
+        self.heartbeat_number = 0  # of the last heartbeat sent
+        self.next_is_full = True  # the next heartbeat lists all groups
         self.unanswered_groups: dict[int, None] = {}  # groups that it may not know as they are
-
-
-class BrokerOrders(NamedTuple):
-    """What a broker has to do after an answer of a manager."""
-
-    remove: list[int]
-    wanted: dict[int, WantedReplica] | None  # None: as before
-    transfers: list[tuple[int, int]]
+        self.last_seen_at = -ANSWER_CURRENT_MS  # when orders came last, for whatever life
+        self.followed_at = -ANSWER_CURRENT_MS  # when orders for this life came last
+        self.wall_ms = 0  # its clock at `followed_at`; 0: the manager did not send it
+        self.error_text = ""  # of its last answer; "" if that was none
+        self.rejected_at = -ANSWER_CURRENT_MS  # when it rejected us, unless orders came since
+        self.unconfigured_managers: list[int] = []  # managers that it names and our settings do not
 
 
 class ManagerLink:
@@ -117,23 +78,21 @@ class ManagerLink:
     def __init__(self, engine: Engine, config: DaemonConfig) -> None:
         self._engine, self._config = engine, config
         self._managers = {node: _ManagerState() for node, _ in config.managers}
-        self._touched: dict[int, None] = {}  # groups that changed since the last beats
-        self._due = 0
-        self._unreached: set[int] = set()  # managers to which no link stood at the last beat
+        self._touched: dict[int, None] = {}  # groups that changed since the last heartbeats
+        self._next_heartbeat_at = 0
+        self._unreached: set[int] = set()  # managers without a connection at the last heartbeats
         self._is_heartbeat_urgent = False
-        self._last_heartbeat_at, self._messages = 0, 0
+        self._last_heartbeat_at = 0
+        self._messages_stored = 0  # in groups that this broker leads, since the last heartbeats
         self.version = 0  # of the orders that are followed
         self._addresses_version = 0
         self.wanted: dict[int, WantedReplica] = {}
-        self._missing_replicas: dict[int, int] = {}  # wanted; perhaps lost with the log
-        self._waits: dict[int, int] = {}  # replicas that can't count in this term, since when
-        self._is_loss_cleared = (
-            False  # nothing is missing any more that a hole in the log may have held
-        )
+        self._missing_replicas = MissingReplicas(engine)
+        self._stalled_recoveries = StalledRecoveries()
         self.brokers: dict[int, str] = {}  # node -> address of its client listener
-        self.rejection_reason = ""  # the last manager's text
+        self.rejection_reason = ""  # the text of the last manager that rejected this broker
 
-    # -- beats ---------------------------------------------------------------------------------
+    # -- heartbeats ----------------------------------------------------------------------------
 
     def touch(self, group: int) -> None:
         self._touched[group] = None
@@ -149,9 +108,9 @@ class ManagerLink:
             manager.unanswered_groups.pop(group, None)
         self._is_heartbeat_urgent = True
 
-    def count(self, messages: int) -> None:
-        """Stored in groups that this broker leads."""
-        self._messages += messages
+    def count_stored(self, messages: int) -> None:
+        """Count messages that were stored in a group that this broker leads."""
+        self._messages_stored += messages
         self._engine.counts["messages_stored_total"] += messages
 
     def is_due(self, now: int) -> bool:
@@ -160,48 +119,51 @@ class ManagerLink:
         """
         return (
             self._is_heartbeat_urgent
-            or now >= self._due
+            or now >= self._next_heartbeat_at
             or any(map(self._is_reached, self._unreached))
         )
 
     def _is_reached(self, manager: int) -> bool:
         return not self._engine.peer_problem(("manager", manager))
 
-    def beat(self, now: int, producers: list[int], consumers: list[int]) -> None:
+    def send_heartbeats(self, now: int, producers: list[int], consumers: list[int]) -> None:
         """Send one heartbeat to each manager."""
+        self._stalled_recoveries.update(self._engine)
         common = self._take_common_fields(now, producers, consumers)
         touched, self._touched = self._touched, {}
-        self._due, self._is_heartbeat_urgent = now + HEARTBEAT_INTERVAL_MS, False
+        self._next_heartbeat_at, self._is_heartbeat_urgent = now + HEARTBEAT_INTERVAL_MS, False
         self._unreached = {node for node in self._managers if not self._is_reached(node)}
         rows: dict[int, Row] = {}  # made once for all managers
         for node, manager in self._managers.items():
-            manager.beat += 1
+            manager.heartbeat_number += 1
             manager.unanswered_groups |= touched
-            groups, held = manager.unanswered_groups, None
-            if manager.full:
-                groups = manager.unanswered_groups
-                groups |= dict.fromkeys(self._engine.replicas)
-                held = self._held_rows()
-            told = []
-            for group in list(groups)[:GROUPS_PER_HEARTBEAT_MAX]:
-                row = rows.get(group) or self._row(group)
-                if row is not None:
-                    rows[group] = row
-                    told.append(row)
-            state = common | {"full": manager.full, "groups": told}
-            if held is not None:
-                state["held"] = held
-            frame = protocol.encode(protocol.BEAT, manager.beat, state)
+            if manager.next_is_full:
+                manager.unanswered_groups |= dict.fromkeys(self._engine.replicas)
+            groups = islice(manager.unanswered_groups, GROUPS_PER_HEARTBEAT_MAX)
+            state = common | {"full": manager.next_is_full, "groups": self._rows(groups, rows)}
+            if manager.next_is_full:
+                state["held"] = self._held_rows()
+            frame = protocol.encode(protocol.BEAT, manager.heartbeat_number, state)
             if not self._engine.send_to_peer(("manager", node), [frame]):
                 self._engine.counts["beats_dropped_total"] += 1
+
+    def _rows(self, groups: Iterable[int], made: dict[int, Row]) -> list[Row]:
+        """Return the rows of the groups that are here; `made` has those of other heartbeats."""
+        rows = []
+        for group in groups:
+            row = made.get(group) or self._row(group)
+            if row is not None:
+                made[group] = row
+                rows.append(row)
+        return rows
 
     def _take_common_fields(
         self, now: int, producers: list[int], consumers: list[int]
     ) -> dict[str, Any]:
         engine, config = self._engine, self._config
         passed = now - self._last_heartbeat_at if self._last_heartbeat_at else HEARTBEAT_INTERVAL_MS
-        load = self._messages * 1000 // max(passed, 1)
-        self._last_heartbeat_at, self._messages = now, 0
+        load = self._messages_stored * 1000 // max(passed, 1)
+        self._last_heartbeat_at, self._messages_stored = now, 0
         return {
             "disk": engine.log.identity.disk,
             "incarnation": engine.incarnation,
@@ -226,12 +188,12 @@ class ManagerLink:
         The managers forget a pending removal once its replica is not reported any more. If the
         broker is killed before the removal is on disk, it would keep the replica forever.
         """
-        found = self._engine.removals_in_progress | self._engine.held()
-        return [[group, name & INCARNATION_MASK] for group, name in found.items()]
+        held = self._engine.removals_in_progress | self._engine.held()
+        return [[group, incarnation_of(replica_id)] for group, replica_id in held.items()]
 
     def unhealthy(self) -> dict[int, Unhealthy]:
         """Group -> health of each replica that is not HEALTHY; some are not on this disk."""
-        missing = dict.fromkeys(self._missing_replicas, _MISSING)
+        missing = dict.fromkeys(self._missing_replicas.incarnations, MISSING)
         return self._engine.unhealthy() | missing
 
     def _health_fields(self) -> dict[str, list[list[Any]]]:
@@ -239,43 +201,26 @@ class ManagerLink:
 
         `lost` also has the replicas whose removal is not on the disk yet.
         """
-        self._update_stalled_recoveries()
-        engine, missing = self._engine, self._missing_replicas
+        engine, missing = self._engine, self._missing_replicas.incarnations
         unhealthy = engine.unhealthy()
         held = engine.held() if unhealthy else {}
-        rows = [(uid, held[uid] & INCARNATION_MASK, one.health) for uid, one in unhealthy.items()]
-        removed = engine.removals_in_progress.items()
-        lost = missing | {uid: name & INCARNATION_MASK for uid, name in removed if name}
-        lost |= {uid: number for uid, number, health in rows if health.needs_rebuild}
-        voteless = [[uid, number] for uid, number, health in rows if health.is_open]
-        rows += [(uid, number, _MISSING.health) for uid, number in missing.items()]
+        rows = [
+            (group, incarnation_of(held[group]), reported.health)
+            for group, reported in unhealthy.items()
+        ]
+        lost = missing | {
+            group: incarnation_of(replica_id)
+            for group, replica_id in engine.removals_in_progress.items()
+            if replica_id
+        }
+        lost |= {group: incarnation for group, incarnation, health in rows if health.needs_rebuild}
+        voteless = [[group, incarnation] for group, incarnation, health in rows if health.is_open]
+        rows += [(group, incarnation, MISSING.health) for group, incarnation in missing.items()]
         return {
             "health": [[*row] for row in rows[:UNHEALTHY_REPORTED_MAX]],
             "lost": [[*row] for row in sorted(lost.items())],
             "voteless": voteless[:UNHEALTHY_REPORTED_MAX],
         }
-
-    def _update_stalled_recoveries(self) -> None:
-        """Mark the replicas that wait in vain for a newer term.
-
-        Of two voters the other one leads and can't be elected again without this one. Under another
-        name the replica counts as soon as it is filled.
-        """
-        since, now, self._waits = self._waits, self._engine.now, {}
-        for uid, one in self._engine.replicas.items():
-            node = one.node
-            if (
-                node.health is ReplicaHealth.RECOVERING
-                and one.leader_node
-                and node.term == node.started_term
-                and len(node.config.voters) == 2
-            ):
-                self._waits[uid] = since.get(uid, now)
-            is_stalled = now - self._waits.get(uid, now) >= RECOVERY_STALLED_AFTER_MS
-            problem = RECOVERY_STALLED if is_stalled else ""
-            if problem != one.recovery_problem:
-                one.recovery_problem = problem
-                one.note_health(self._engine.report)
 
     def _row(self, group: int) -> Row | None:
         replica = self._engine.replicas.get(group)
@@ -284,7 +229,7 @@ class ManagerLink:
         machine = cast(PartitionMachine, replica.machine)
         return [
             group,
-            replica.replica_id & INCARNATION_MASK,
+            incarnation_of(replica.replica_id),
             replica.is_leader,
             replica.node.term,
             replica.leader_node,
@@ -301,42 +246,46 @@ class ManagerLink:
         manager = self._managers.get(node)
         if manager is None:
             return None
+        if envelope[protocol.KIND] == protocol.ERROR:
+            self._note_error(manager, envelope)
         if envelope[protocol.KIND] != protocol.ORDERS:
-            if envelope[protocol.KIND] == protocol.ERROR:
-                manager.refusal_text = str(envelope[4])
-                if envelope[3] == _IDENTITY_MISMATCH:
-                    manager.refused_at, self.rejection_reason = (
-                        self._engine.now,
-                        manager.refusal_text,
-                    )
             return None
-        _, _, beat, orders = envelope
-        manager.refused_at, manager.refusal_text = -ANSWER_CURRENT_MS, ""
+        _, _, heartbeat_number, orders = envelope
+        manager.rejected_at, manager.error_text = -ANSWER_CURRENT_MS, ""
         manager.last_seen_at = self._engine.now
         try:
-            done = self._follow(orders)
+            orders_to_follow = self._follow(orders)
             more, wall_ms = orders["more"], int(orders.get("wall_ms", 0))
-            named = orders.get("managers", ())  # an older manager does not tell
-            manager.unconfigured_managers = [one for one in named if one not in self._managers]
+            named = orders.get("managers", ())  # an older manager does not send them
+            manager.unconfigured_managers = [
+                other for other in named if other not in self._managers
+            ]
         except (KeyError, TypeError, ValueError):  # of another version
             self._engine.counts["orders_invalid_total"] += 1
             return None
         if orders["life"] == self._engine.incarnation:
             manager.followed_at, manager.wall_ms = self._engine.now, wall_ms
-        if beat == manager.beat:  # older answers say nothing about what changed since
-            told = list(manager.unanswered_groups)
-            manager.unanswered_groups = dict.fromkeys(told[GROUPS_PER_HEARTBEAT_MAX:])
-            manager.full = False
-        manager.full |= more
-        return done
+        if heartbeat_number == manager.heartbeat_number:
+            # Answers to older heartbeats say nothing about what changed since.
+            unsent = islice(manager.unanswered_groups, GROUPS_PER_HEARTBEAT_MAX, None)
+            manager.unanswered_groups = dict.fromkeys(unsent)
+            manager.next_is_full = False
+        manager.next_is_full |= more
+        return orders_to_follow
+
+    def _note_error(self, manager: _ManagerState, envelope: protocol.Envelope) -> None:
+        _, _, _, code, text, *_ = envelope
+        manager.error_text = str(text)
+        if code == _IDENTITY_MISMATCH:
+            manager.rejected_at = self._engine.now
+            self.rejection_reason = manager.error_text
 
     def has_current_orders(self, now: int) -> bool:
         """True if a majority of managers that know this life answered lately.
 
         The orders that this broker follows are then what the managers have committed.
         """
-        lately = sum(now - one.followed_at < ANSWER_CURRENT_MS for one in self._managers.values())
-        return lately > len(self._managers) // 2
+        return len(self.managers_knowing_us(now)) > len(self._managers) // 2
 
     # -- whether managers know this broker -----------------------------------------------------
 
@@ -348,22 +297,22 @@ class ManagerLink:
         """Return the managers whose orders for this life of the process came lately."""
         return [
             node
-            for node, one in self._managers.items()
-            if now - one.followed_at < ANSWER_CURRENT_MS
+            for node, manager in self._managers.items()
+            if now - manager.followed_at < ANSWER_CURRENT_MS
         ]
 
     def has_recent_reply(self, node: int, now: int) -> bool:
         """True if this manager sends orders, even for an earlier life or for none."""
         return now - self._managers[node].last_seen_at < ANSWER_CURRENT_MS
 
-    def refusal_of(self, node: int) -> str:
-        """Return the error in its last answer; "" if that was none."""
-        return self._managers[node].refusal_text
+    def error_of(self, node: int) -> str:
+        """Return the error in this manager's last answer; "" if that was none."""
+        return self._managers[node].error_text
 
     def unconfigured_managers(self) -> list[int]:
         """Return managers that other managers name and our settings do not."""
         return sorted(
-            {one for manager in self._managers.values() for one in manager.unconfigured_managers}
+            {node for manager in self._managers.values() for node in manager.unconfigured_managers}
         )
 
     def agreed_wall_ms(self, now: int) -> int:
@@ -372,13 +321,13 @@ class ManagerLink:
         Their time is the lower median of those that answered lately, so one wrong clock can't
         advance it.
         """
-        told = sorted(
-            one.wall_ms + now - one.followed_at
-            for one in self._managers.values()
-            if one.wall_ms and now - one.followed_at < ANSWER_CURRENT_MS
+        clocks = sorted(
+            manager.wall_ms + now - manager.followed_at
+            for manager in self._managers.values()
+            if manager.wall_ms and now - manager.followed_at < ANSWER_CURRENT_MS
         )
         own = self._engine.wall_ms()
-        return min(own, told[(len(told) - 1) // 2]) if told else own
+        return min(own, clocks[(len(clocks) - 1) // 2]) if clocks else own
 
     def is_rejected(self, now: int) -> bool:
         """True if a majority of managers rejects this broker.
@@ -386,43 +335,28 @@ class ManagerLink:
         It was removed, or another broker has its number now. No client is sent here, and no orders
         come.
         """
-        refused = sum(now - one.refused_at < ANSWER_CURRENT_MS for one in self._managers.values())
-        return refused > len(self._managers) // 2
+        rejecting = sum(
+            now - manager.rejected_at < ANSWER_CURRENT_MS for manager in self._managers.values()
+        )
+        return rejecting > len(self._managers) // 2
+
+    # -- following orders ----------------------------------------------------------------------
 
     def _follow(self, orders: dict[str, Any]) -> BrokerOrders:
         """Return what is not true yet. Malformed orders raise before anything is changed."""
-        engine, version = self._engine, int(orders["version"])
-        founders = {
-            int(group): tuple((int(node), int(drawn)) for node, drawn in names)
-            for group, names in orders.get("founders") or ()
-        }
-        rows = [
-            WantedReplica(*row)._replace(founders=founders.get(row[0], ()))
-            for row in orders["wanted"] or ()
-        ]
+        version, wanted = int(orders["version"]), wanted_replicas(orders)
         self._learn_addresses(version, orders["brokers"] or ())
         transfers = [(group, node) for group, node in orders["transfers"]]
-        if orders["life"] != engine.incarnation or version < self.version:
+        if orders["life"] != self._engine.incarnation or version < self.version:
             return BrokerOrders([], None, [])
         if orders["wanted"] is None:
             # A manager that believes we follow newer orders has more to say than removals.
             gone = orders["gone"] if version == self.version else []
-            return BrokerOrders(self._gone(gone), None, transfers)
+            return BrokerOrders(self._groups_to_remove(gone), None, transfers)
         self.version = version
-        self.wanted = {row.group: row for row in rows}
-        held = engine.held()
-        known, self._missing_replicas = (
-            self._missing_replicas,
-            {
-                row.group: row.incarnation(engine.node)
-                for row in rows
-                if self._may_be_missing(row, held.get(row.group, -1), orders["life_from"])
-            },
-        )
-        for group in self._missing_replicas.keys() - known.keys():
-            report_health(engine.report, group, START, *_MISSING)
-        self._clear_unknown_loss(rows, orders["life_from"])
-        return BrokerOrders(self._gone(orders["gone"]), self.wanted, transfers)
+        self.wanted = {replica.group: replica for replica in wanted}
+        self._missing_replicas.update(wanted, orders["life_from"])
+        return BrokerOrders(self._groups_to_remove(orders["gone"]), self.wanted, transfers)
 
     def _learn_addresses(self, version: int, rows: Iterable[Any]) -> None:
         if version < self._addresses_version:
@@ -433,83 +367,28 @@ class ManagerLink:
             if node != self._engine.node:
                 self._engine.set_peer_address(("broker", node), peer)
 
-    def _gone(self, named: list[list[int]]) -> list[int]:
-        """Groups of which exactly the replica here is named; or it can't be told which one it is,
-        and then several names may be.
+    def _groups_to_remove(self, gone: list[list[int]]) -> list[int]:
+        """Return the groups of which `gone`, rows [group, incarnation], names the replica here.
+
+        If the log lost the replica's id, any incarnation of its group names it.
         """
-        if not named:
+        if not gone:
             return []
         held = self._engine.held()
-        here = {
-            group: None
-            for group, incarnation in named
-            if group in held and held[group] & INCARNATION_MASK in (incarnation, 0)
-        }
-        return list(here)
+        named = (group for group, incarnation in gone if is_held(held, group, incarnation))
+        return list(dict.fromkeys(named))
 
-    def _may_be_missing(self, row: WantedReplica, there: int, life_from: int) -> bool:
-        """`there`: what is here of the group, perhaps one that was before the missing one."""
-        drawn = row.incarnation(self._engine.node)
-        unsure = self._engine.log.journal.recovered.unknown_loss
-        is_there = there != -1 and there & INCARNATION_MASK in (drawn, 0)
-        return unsure and not is_there and 0 < drawn < life_from
+    def replicas_to_create(self) -> list[WantedReplica]:
+        """Return the wanted replicas that are not here; missing ones are rebuilt under another id.
 
-    def _clear_unknown_loss(self, rows: list[WantedReplica], life_from: int) -> None:
-        """Clear the note of an unknown loss when all is known; a later start can't see the hole
-        again.
+        A group of which any replica is here waits until that one is removed.
         """
-        engine = self._engine
-        if (
-            self._is_loss_cleared
-            or self._missing_replicas
-            or not engine.log.journal.recovered.unknown_loss
-        ):
-            return
-        if engine.not_open:
-            return  # in doubt themselves; without a store nothing else would say so
-        held = engine.held()
-        for row in rows:  # one that is to leave and is wanted again keeps its name
-            there = held.get(row.group, -1)
-            for at, drawn in row.leaving:
-                is_there = there != -1 and there & INCARNATION_MASK in (drawn, 0)
-                if at == engine.node and drawn < life_from and not is_there:
-                    return
-        with suppress(OSError):  # on a disk that fails it is tried again
-            engine.log.clear_unknown_loss()
-            self._is_loss_cleared = True
-
-    def missing(self) -> list[WantedReplica]:
-        """Return the replicas that this broker should hold and does not."""
         engine = self._engine
         return [
-            row
-            for group, row in self.wanted.items()
+            replica
+            for group, replica in self.wanted.items()
             if group not in engine.replicas
             and group not in engine.not_open
-            and group not in self._missing_replicas
-            and row.incarnation(engine.node)
+            and group not in self._missing_replicas.incarnations
+            and replica.incarnation(engine.node)
         ]
-
-    def create(self, wanted: WantedReplica) -> Replica:
-        """Create the replica that was named for this broker. Raises what `Engine.create` raises.
-
-        Founders know each other. A replica that comes later, or finds the group changed already,
-        learns from its log which members vote; until then it neither votes for itself nor counts.
-        But a founder that is made late, of a group that may not be founded yet, founds it with the
-        others of its time: it was never made, so it is like a founder that received nothing yet.
-        """
-        engine = self._engine
-        names = [replica_id(node, number) for node, number in (*wanted.replicas, *wanted.leaving)]
-        own = replica_id(engine.node, wanted.incarnation(engine.node))
-        if (engine.node, wanted.incarnation(engine.node)) in wanted.founders:
-            voters = [replica_id(node, drawn) for node, drawn in wanted.founders]
-            replica = engine.create(wanted.group, own, voters, (), wanted.about())
-        elif wanted.moved:
-            others = [name for name in names if node_of(name) != engine.node]
-            replica = engine.create(wanted.group, own, others, [own], wanted.about())
-        else:
-            replica = engine.create(wanted.group, own, names, (), wanted.about())
-            if names[0] == own:
-                engine.campaign_soon(replica)
-        self.touch(wanted.group)
-        return replica

@@ -34,13 +34,13 @@ RefusalOf = Callable[[int], tuple[int, Details]]
 class _OffsetsRequest:
     """An OFFSETS that waits: one row for each of its groups, filled in as answers come."""
 
-    __slots__ = ("client", "consumer", "missing", "request", "rows", "time_ms")
+    __slots__ = ("client", "consumer", "request", "rows", "rows_left", "time_ms")
 
     def __init__(self, client: Client, envelope: protocol.Envelope) -> None:
         _, _, self.request, self.consumer, self.time_ms, groups = envelope
         self.client = client
         self.rows: list[list[Any]] = [[] for _ in groups]
-        self.missing = len(groups)
+        self.rows_left = len(groups)
 
 
 class BrokerQueries:
@@ -122,8 +122,8 @@ class BrokerQueries:
 
     def _fill(self, offsets: _OffsetsRequest, place: int, row: list[Any]) -> None:
         offsets.rows[place] = row
-        offsets.missing -= 1
-        if not offsets.missing:
+        offsets.rows_left -= 1
+        if not offsets.rows_left:
             self._finish(offsets)
 
     def _finish(self, offsets: _OffsetsRequest) -> None:
@@ -157,7 +157,8 @@ class BrokerQueries:
             self._reply_info(client, request, {"node": engine.node, **replica_details(replica)})
             return
         groups = [
-            replica_summary(one) for one in islice(engine.replicas.values(), STATUS_GROUPS_MAX)
+            replica_summary(replica)
+            for replica in islice(engine.replicas.values(), STATUS_GROUPS_MAX)
         ]
         self._reply_info(
             client,

@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from myqueue.daemons.raft.quorum import majority
-from myqueue.daemons.raft.types import Config, Role, node_of
+from myqueue.daemons.raft.types import Config, Role, incarnation_of, node_of
 from myqueue.errors import MyQueueError
 
 if TYPE_CHECKING:
@@ -47,44 +47,68 @@ class MemberStatus(NamedTuple):
 UNREACHABLE: Final = MemberStatus(False, False)
 
 
+class ChangeMembers(NamedTuple):
+    """The step: propose this configuration."""
+
+    config: Config
+
+
+class TransferTo(NamedTuple):
+    """The step: transfer leadership to this replica."""
+
+    replica: int
+
+
+Step = ChangeMembers | TransferTo
+
+
 def next_step(
     config: Config, own_id: int, wanted: Sequence[int], statuses: Mapping[int, MemberStatus]
-) -> Config | int | None:
-    """Return the configuration to propose or the replica to transfer to; None: nothing now."""
+) -> Step | None:
+    """Return the step to take; None: nothing to do, or nothing that is safe now."""
     voters, learners = config
     quorum = _Quorum(own_id, statuses)
+    # Rule 1
     for learner in learners:
         if learner not in wanted:
-            return Config(voters, _all_but(learners, learner))
+            return ChangeMembers(Config(voters, _all_but(learners, learner)))
+    # Rule 2 for the others
     wanted_on = {node_of(replica): replica for replica in wanted}
     for voter in voters:
         if wanted_on.get(node_of(voter), voter) != voter and voter != own_id:
             rest = _all_but(voters, voter)
-            return Config(rest, learners) if quorum.has_majority(rest) else None
+            return ChangeMembers(Config(rest, learners)) if quorum.has_majority(rest) else None
+    # Rule 2 for ourselves: only another leader can remove us
     if wanted_on.get(node_of(own_id), own_id) != own_id:
-        return _usable_voter(wanted, voters, quorum)
+        return _transfer(wanted, voters, quorum)
+    # Rule 3
     occupied_nodes = {node_of(member) for member in config.members}
     for replica in wanted:
         if replica not in config.members and node_of(replica) not in occupied_nodes:
-            return Config(voters, (*learners, replica))
+            return ChangeMembers(Config(voters, (*learners, replica)))
+    # Rule 4: silent voters first, ourselves last
     ready = [replica for replica in wanted if replica in learners and quorum.is_usable(replica)]
     unwanted = [voter for voter in voters if voter not in wanted]
     leaving = sorted(unwanted, key=lambda voter: (voter == own_id, quorum.is_usable(voter)))
     if leaving and (len(voters) > len(wanted) or (ready and not quorum.is_usable(leaving[0]))):
+        # Rule 5
         if leaving[0] == own_id:
-            return _usable_voter(wanted, voters, quorum)
+            return _transfer(wanted, voters, quorum)
         rest = _all_but(voters, leaving[0])
         if quorum.has_majority(rest):
-            return Config(rest, learners)
+            return ChangeMembers(Config(rest, learners))
+    # Rule 6
     for learner in ready:
         if quorum.has_majority((*voters, learner)):
-            return Config((*voters, learner), _all_but(learners, learner))
+            return ChangeMembers(Config((*voters, learner), _all_but(learners, learner)))
     return None
 
 
-def _usable_voter(wanted: Sequence[int], voters: Sequence[int], quorum: _Quorum) -> int | None:
-    """Return a voter that can lead instead."""
-    return next((voter for voter in wanted if voter in voters and quorum.is_usable(voter)), None)
+def _transfer(wanted: Sequence[int], voters: Sequence[int], quorum: _Quorum) -> TransferTo | None:
+    """Return the transfer to a wanted voter that can lead; None: no such voter now."""
+    usable = (voter for voter in wanted if voter in voters and quorum.is_usable(voter))
+    successor = next(usable, None)
+    return None if successor is None else TransferTo(successor)
 
 
 class _Quorum:
@@ -118,7 +142,7 @@ class MemberReconciler:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._wanted: dict[int, tuple[int, ...]] = {}
-        self._groups_to_reconcile: dict[int, None] = {}  # groups to look at
+        self._groups_to_reconcile: dict[int, None] = {}
         self._transfer_retry_at: dict[int, int] = {}  # group -> when that may be tried again
         self._next_check_at = 0
 
@@ -159,13 +183,13 @@ class MemberReconciler:
             return False
         step = next_step(config, node.replica, wanted, member_statuses(replica, now))
         try:
-            if isinstance(step, Config):
-                self._engine.change(replica, step)
+            if isinstance(step, ChangeMembers):
+                self._engine.change(replica, step.config)
                 self._engine.counts["members_changed_total"] += 1
-            elif step is not None:
+            elif isinstance(step, TransferTo):
                 if replica.uid in self._transfer_retry_at:
                     return False
-                self._engine.transfer(replica, node_of(step))
+                self._engine.transfer(replica, node_of(step.replica))
                 self._transfer_retry_at[replica.uid] = now + TRANSFER_RETRY_MS
         except MyQueueError:
             self._engine.counts["members_postponed_total"] += 1  # tried again at another check
@@ -179,10 +203,7 @@ def committed_members(replica: Replica) -> list[list[int | bool]] | None:
         return None
     config = node.config
     return [
-        [node_of(member), member & INCARNATION_MASK, votes]
+        [node_of(member), incarnation_of(member), votes]
         for members, votes in ((config.voters, True), (config.learners, False))
         for member in members
     ]
-
-
-INCARNATION_MASK: Final = (1 << 32) - 1

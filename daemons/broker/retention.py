@@ -103,32 +103,32 @@ class Retention:
         led_queues: dict[int, ProposalQueue],
         settings: dict[int, dict[str, Any]],
         segment_bytes: int,
-        is_current: Callable[[int], bool],
+        has_current_orders: Callable[[int], bool],
         agreed_wall_ms: Callable[[int], int],
     ) -> None:
         self._engine, self._led_queues, self._settings = engine, led_queues, settings
-        self._segment_bytes, self._has_current_orders = segment_bytes, is_current
+        self._segment_bytes, self._has_current_orders = segment_bytes, has_current_orders
         self._agreed_wall_ms = agreed_wall_ms
         self._next_check_at = 0
-        self._queue: deque[int] = deque()
+        self._groups_to_check: deque[int] = deque()
         self._walks: dict[int, _IndexWalk] = {}
         self._oldest_stamps: dict[int, tuple[int, int]] = {}  # group -> (start, stamp there)
         self._proposed: dict[int, tuple[int, int]] = {}  # group -> (term, index of the START)
 
     def tick(self, now: int) -> None:
-        if not self._queue and now >= self._next_check_at:
+        if not self._groups_to_check and now >= self._next_check_at:
             self._next_check_at = now + CHECK_INTERVAL_MS
-            self._queue.extend(filter(self._is_limited, self._led_queues))
+            self._groups_to_check.extend(filter(self._is_limited, self._led_queues))
             for by_group in (self._walks, self._oldest_stamps, self._proposed):
                 for group in by_group.keys() - self._led_queues.keys():
                     del by_group[group]
-        if not self._queue or not self._has_current_orders(now):
-            self._queue.clear()
+        if not self._groups_to_check or not self._has_current_orders(now):
+            self._groups_to_check.clear()
             self._walks.clear()  # the settings may have changed
             return
         rows_left = ROWS_PER_TICK_MAX
-        while self._queue and rows_left > 0:
-            group = self._queue.popleft()
+        while self._groups_to_check and rows_left > 0:
+            group = self._groups_to_check.popleft()
             queue = self._led_queues.get(group)
             if queue is not None and not self._check_pending_start(group, queue):
                 rows_left -= 1 + self._walk_on(group, queue, rows_left)
@@ -170,7 +170,7 @@ class Retention:
             if walk.cut.offset > machine.start:
                 self._propose(group, queue, walk.cut)
         else:
-            self._queue.append(group)  # with the next tick
+            self._groups_to_check.append(group)  # with the next tick
         return len(rows)
 
     def _goal(self, group: int, machine: PartitionMachine) -> RetentionGoal | None:

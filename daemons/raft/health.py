@@ -2,8 +2,8 @@
 
 Each layer refines the state, none overrides it: the core knows the first, third and fourth
 (`RaftNode.health`), a replica adds those that are stalled (`Replica.health`), the engine those that
-are not open (`Engine.not_open`), and a broker the missing ones (`broker/manager_link`). The values
-are the words of heartbeats, STATUS, metrics and logs; `daemons/GLOSSARY.md` explains them.
+are not open (`Engine.not_open`), and a broker the missing ones (`broker/missing_replicas`). The
+values are the words of heartbeats, STATUS, metrics and logs; `daemons/GLOSSARY.md` explains them.
 """
 
 from __future__ import annotations

@@ -34,6 +34,7 @@ DATA, NOOP, CONFIG, COMMAND = 0, 1, 2, 3
 NOBODY = 0  # no replica, no vote
 NEVER = 2**63 - 1  # a time that does not come
 NODE_SHIFT = 32
+INCARNATION_MASK = (1 << NODE_SHIFT) - 1
 
 
 def replica_id(node: int, incarnation: int) -> int:
@@ -42,6 +43,10 @@ def replica_id(node: int, incarnation: int) -> int:
 
 def node_of(replica: int) -> int:
     return replica >> NODE_SHIFT
+
+
+def incarnation_of(replica: int) -> int:
+    return replica & INCARNATION_MASK
 
 
 class Role(IntEnum):

@@ -36,7 +36,7 @@ def quiet_world() -> World:
     world = World()
     world.engine.apply_at_once = False
     world.engine.reply = lambda client, frames: None  # type: ignore[method-assign]
-    world.broker.manager_link._due = 10**12
+    world.broker.manager_link._next_heartbeat_at = 10**12
     return world
 
 

@@ -169,14 +169,16 @@ def test_p4_a_removed_broker_that_lives_on_hands_its_leaders_over() -> None:
     assert not world.engine.transfers, "one of two managers may be mistaken"
     refuse(world, 2)
     tick(world)
-    assert world.engine.transfers == [(GROUP, 3)] and said == ["cast-out"]
+    assert world.engine.transfers == [(GROUP, 3)] and said == ["rejected-by-managers"]
     refuse(world, 1)
     refuse(world, 2)
     tick(world)
     assert len(world.engine.transfers) == 2, "it leads still: again"
     answer(world, orders(), 1)
     tick(world)
-    assert len(world.engine.transfers) == 2 and said == ["cast-out", "ready"], "it is heard again"
+    assert len(world.engine.transfers) == 2 and said == ["rejected-by-managers", "ready"], (
+        "it is heard again"
+    )
 
 
 def tick(world: World) -> None:

@@ -8,7 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raft.replicas import Solo
 
-from myqueue.daemons.broker.reconcile_members import UNREACHABLE, MemberStatus, next_step
+from myqueue.daemons.broker.reconcile_members import (
+    UNREACHABLE,
+    ChangeMembers,
+    MemberStatus,
+    TransferTo,
+    next_step,
+)
 from myqueue.daemons.raft.membership import change_problem
 from myqueue.daemons.raft.quorum import majority
 from myqueue.daemons.raft.types import DATA, Config, Proposal, node_of, replica_id
@@ -45,14 +51,14 @@ def step(
     config: Config, me: int, wanted: tuple[int, ...], standing: dict[int, MemberStatus]
 ) -> Config:
     found = next_step(config, me, wanted, standing)
-    assert isinstance(found, Config)
-    return found
+    assert isinstance(found, ChangeMembers)
+    return found.config
 
 
 def test_r17_r24_a_leader_that_is_to_go_hands_over_first() -> None:
     full = Config((A, B, C, D))
-    assert next_step(full, A, (D, C, B), ALL) == D
-    assert next_step(full, A, (D, C, B), ALL | {D: BEHIND}) == C
+    assert next_step(full, A, (D, C, B), ALL) == TransferTo(D)
+    assert next_step(full, A, (D, C, B), ALL | {D: BEHIND}) == TransferTo(C)
     assert next_step(full, A, (D, C, B), dict.fromkeys((B, C, D), BEHIND)) is None
 
 
@@ -101,12 +107,12 @@ def test_r2_w7_a_lost_replica_goes_before_its_node_gets_another() -> None:
 def test_no_step_leaves_a_group_without_a_majority() -> None:
     alone = {B: MemberStatus(False, True), C: MemberStatus(False, True), D: WHOLE}
     assert next_step(Config((A, B, C), (D,)), A, (A, B, D), alone) is None
-    assert next_step(Config((A, B)), A, (A, r(2, 7)), {B: UNREACHABLE}) == Config((A,))
+    assert step(Config((A, B)), A, (A, r(2, 7)), {B: UNREACHABLE}) == Config((A,))
     assert next_step(Config((A, B, C)), A, (A, B, r(3, 7)), alone) is None
 
 
 def test_learners_that_nobody_wants_any_more_go() -> None:
-    assert next_step(Config((A, B, C), (D,)), A, (A, B, C), ALL) == Config((A, B, C))
+    assert step(Config((A, B, C), (D,)), A, (A, B, C), ALL) == Config((A, B, C))
 
 
 @settings(max_examples=250, deadline=None)
@@ -187,12 +193,13 @@ class World:
             able = [one for one in self.config.voters if self.is_usable(one)]
             self.leader = able[0]
         found = next_step(self.config, self.leader, self.wanted, self.standing())
-        if isinstance(found, int):
-            assert found in self.config.voters and self.is_usable(found) and found in self.wanted
-            self.leader = found
+        if isinstance(found, TransferTo):
+            leader = found.replica
+            assert leader in self.config.voters and self.is_usable(leader) and leader in self.wanted
+            self.leader = leader
         elif found is not None:
-            self.check(found)
-            self.config = found
+            self.check(found.config)
+            self.config = found.config
 
     def check(self, new: Config) -> None:
         old = self.config

@@ -1,8 +1,8 @@
 """Brokers whose groups do what they are ordered, as the managers see it: for tests of moves.
 
 Consensus is played by one table of configurations: the leader of a group knows the orders that its
-broker follows, and takes the steps that a real one takes (`members.next_step`). A replica is whole
-as soon as its broker has made it, unless `fills` is False.
+broker follows, and takes the steps that a real one takes (`reconcile_members.next_step`). A replica
+is whole as soon as its broker has made it, unless `fills` is False.
 """
 
 from __future__ import annotations
@@ -12,7 +12,12 @@ from typing import Any
 
 from support.manager_rig import WALL_MS, FakeBroker, ManagerCluster
 
-from myqueue.daemons.broker.reconcile_members import MemberStatus, next_step
+from myqueue.daemons.broker.reconcile_members import (
+    ChangeMembers,
+    MemberStatus,
+    TransferTo,
+    next_step,
+)
 from myqueue.daemons.manager.balancer.controller import LEADER_ALIVE_MS_MIN
 from myqueue.daemons.metadata.machine import pack_command
 from myqueue.daemons.raft.types import COMMAND, Config, Proposal, node_of, replica_id
@@ -109,10 +114,10 @@ class MovingCluster(ManagerCluster):
         if row is not None:
             wanted = [replica_id(*one) for one in row[4]]
             step = next_step(config, leader, wanted, self._statuses(group, config))
-            if isinstance(step, Config):
-                self.configs[group] = config = step
-            elif step is not None:
-                leader = step
+            if isinstance(step, ChangeMembers):
+                self.configs[group] = config = step.config
+            elif isinstance(step, TransferTo):
+                leader = step.replica
         self._tell(group, leader, config)
 
     def _tell(self, group: int, leader: int, config: Config) -> None:

@@ -75,7 +75,7 @@ def test_a_copy_of_a_folder_is_refused_and_named(cluster: Cluster, tmp_path: Pat
         finally:
             copy.kill()
     wait_for("nobody speaks of it", lambda: cluster.problems() == [])
-    assert cluster.log(REAL).count("cast-out") == 0
+    assert cluster.log(REAL).count("rejected-by-managers") == 0
 
 
 class Impostor:

@@ -1,0 +1,106 @@
+"""ORDERS of the managers: the replicas that this broker should hold, to remove, to transfer.
+
+`ManagerLink` decides which orders are followed; `Broker` carries them out. `create_replica` makes
+one wanted replica with the members that its group begins with. What a broker has to know of a group
+without any manager is stored with the group: `pack_about` and `unpack_about`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from myqueue.daemons.raft.types import incarnation_of, node_of, replica_id
+from myqueue.wire import protocol
+
+if TYPE_CHECKING:
+    from myqueue.daemons.replication.engine import Engine
+
+
+class WantedReplica(NamedTuple):
+    """One group that this broker should hold."""
+
+    group: int
+    topic: str
+    number: int  # of the partition in its topic
+    topic_uid: int
+    replicas: list[list[int]]  # [node, incarnation]; the first is the preferred leader
+    settings: dict[str, Any]  # of the topic
+    leaving: list[list[int]]  # [node, incarnation]; may be members still
+    moved: int  # 0: the wanted replicas are the group's founders
+    # (node, incarnation) of each founder, while the group may not be founded yet
+    founders: tuple[tuple[int, int], ...] = ()
+
+    def incarnation(self, node: int) -> int:
+        """Return the incarnation of the replica that this node should hold; 0: none."""
+        return next((number for holder, number in self.replicas if holder == node), 0)
+
+    def members(self) -> tuple[int, ...]:
+        """Return the replica ids of all that are wanted."""
+        return tuple(replica_id(node, incarnation) for node, incarnation in self.replicas)
+
+
+class BrokerOrders(NamedTuple):
+    """What a broker has to do after an answer of a manager."""
+
+    remove: list[int]  # groups
+    wanted: dict[int, WantedReplica] | None  # by group; None: as before
+    transfers: list[tuple[int, int]]  # (group, node of the next leader)
+
+
+class About(NamedTuple):
+    """What is stored with a group: its partition, and the topic's settings at its creation."""
+
+    topic: str
+    number: int
+    topic_uid: int
+    settings: dict[str, Any]
+
+
+def pack_about(wanted: WantedReplica) -> bytes:
+    return protocol.pack([wanted.topic, wanted.number, wanted.topic_uid, wanted.settings])
+
+
+def unpack_about(about: bytes) -> About:
+    return About(*protocol.unpack(about)[: len(About._fields)])  # a later version may add more
+
+
+def wanted_replicas(orders: Mapping[str, Any]) -> list[WantedReplica]:
+    """Read the wanted replicas of an ORDERS. Malformed ones raise TypeError or ValueError."""
+    founders = {
+        int(group): tuple((int(node), int(incarnation)) for node, incarnation in members)
+        for group, members in orders.get("founders") or ()
+    }
+    return [
+        WantedReplica(*row)._replace(founders=founders.get(row[0], ()))
+        for row in orders["wanted"] or ()
+    ]
+
+
+def is_held(held: Mapping[int, int], group: int, incarnation: int) -> bool:
+    """True if `held` (group -> replica id) has this replica, or one of an unknown incarnation."""
+    return group in held and incarnation_of(held[group]) in (incarnation, 0)
+
+
+def create_replica(engine: Engine, wanted: WantedReplica) -> None:
+    """Create the replica that was named for this broker. Raises what `Engine.create` raises.
+
+    Founders know each other. A replica that comes later, or finds the group changed already,
+    learns from its log which members vote; until then it neither votes for itself nor counts.
+    But a founder that is made late, of a group that may not be founded yet, founds it with the
+    others of its time: it was never made, so it is like a founder that received nothing yet.
+    """
+    own_incarnation = wanted.incarnation(engine.node)
+    own = replica_id(engine.node, own_incarnation)
+    members = [replica_id(node, number) for node, number in (*wanted.replicas, *wanted.leaving)]
+    about = pack_about(wanted)
+    if (engine.node, own_incarnation) in wanted.founders:
+        founders = [replica_id(node, incarnation) for node, incarnation in wanted.founders]
+        engine.create(wanted.group, own, founders, (), about)
+    elif wanted.moved:
+        others = [member for member in members if node_of(member) != engine.node]
+        engine.create(wanted.group, own, others, [own], about)
+    else:
+        replica = engine.create(wanted.group, own, members, (), about)
+        if members[0] == own:
+            engine.campaign_soon(replica)
