@@ -269,8 +269,7 @@ class CommitTakeHandler:
         elif len(queue.new_rows) >= ROWS_PER_TURN_MAX:
             waiter.fail(errors.Busy.code, {"retry_ms": 50})
         else:
-            queue.new_rows.append(row)
-            queue.new_waiters.append(waiter)
+            queue.add_row(row, waiter)
             self._queues_to_propose[queue] = None
 
     def applied(self, queue: ProposalQueue, entries: list[Entry], results: list[Any]) -> None:

@@ -26,8 +26,9 @@ from myqueue.daemons.broker.proposals import (
     Details,
     ProposalQueue,
     Ticket,
+    Verdict,
 )
-from myqueue.daemons.partition.keyed_batches import KEY_REUSED, batch_key
+from myqueue.daemons.partition.keyed_batches import KEY_REUSED, BatchKey, batch_key
 from myqueue.daemons.partition.producers import FENCED, NEW, OUT_OF_SEQUENCE
 from myqueue.daemons.raft.types import INDEX, OFFSET, TERM, TIME, Entry
 from myqueue.wire import batch, protocol
@@ -114,36 +115,59 @@ class ProduceHandler:
             return
         ticket: Ticket = [account, request, size, None]
         if epoch == KEYED_EPOCH:
-            key = batch_key(producer, sequence)
-            verdict = queue.judge_key(key, count)
-            if verdict != NEW:
-                if verdict != KEY_REUSED and not _is_repeat(queue, verdict, frame):
-                    verdict = KEY_REUSED
-                self._answer_known_batch(queue, account, request, verdict)
-                return
-            queue.in_flight_by_key[key] = count, ticket
-            if not queue.machine.keys.steps:
-                self._start_key_ageing(queue)
+            verdict = self._judge_keyed(queue, batch_key(producer, sequence), count, frame, ticket)
         elif producer:
+            # The usual case, inline: the next batch of a known producer.
             ahead = queue.in_flight.get(producer)
             if ahead is not None and epoch == ahead.epoch and sequence == ahead.next_sequence:
                 ahead.add(sequence, count, ticket)
+                verdict = NEW
             else:
-                verdict = queue.judge(producer, epoch, sequence, count)
-                if verdict != NEW:
-                    self._answer_known_batch(queue, account, request, verdict)
-                    return
-                queue.record_new_batch(producer, epoch, sequence, count, ticket)
-                self._seen.add(producer)
+                verdict = self._judge_sequenced(queue, producer, epoch, sequence, count, ticket)
+        else:
+            verdict = NEW
+        if verdict != NEW:
+            self._answer_known_batch(queue, account, request, verdict)
+            return
         account.inflight_bytes += size
         self.inflight_bytes += size
+        # Inline for each batch: a method for the two lists takes 57 ns more, 2 % of the way in.
         queue.new_batches.append((count, frame))
         queue.new_tickets.append(ticket)
         if len(queue.new_batches) == 1:
             self._queues_to_propose[queue] = None
 
+    def _judge_keyed(
+        self, queue: ProposalQueue, key: BatchKey, count: int, frame: Buffer, ticket: Ticket
+    ) -> Verdict:
+        """Judge a batch that has a key of its own, and note it if it is new."""
+        verdict = queue.judge_key(key, count)
+        if verdict == NEW:
+            queue.in_flight_by_key[key] = count, ticket
+            if not queue.machine.keys.steps:
+                self._start_key_ageing(queue)
+        elif verdict != KEY_REUSED and not _is_repeat(queue, verdict, frame):
+            return KEY_REUSED
+        return verdict
+
+    def _judge_sequenced(
+        self,
+        queue: ProposalQueue,
+        producer: int,
+        epoch: int,
+        sequence: int,
+        count: int,
+        ticket: Ticket,
+    ) -> Verdict:
+        """Judge a batch by its producer's sequence, and note it if it is new."""
+        verdict = queue.judge(producer, epoch, sequence, count)
+        if verdict == NEW:
+            queue.record_new_batch(producer, epoch, sequence, count, ticket)
+            self._seen.add(producer)
+        return verdict
+
     def _answer_known_batch(
-        self, queue: ProposalQueue, account: ClientAccount, request: int, verdict: int | Ticket
+        self, queue: ProposalQueue, account: ClientAccount, request: int, verdict: Verdict
     ) -> None:
         """Answer a batch that is not new."""
         if isinstance(verdict, list):  # the first one is in flight: both get the same answer
@@ -292,7 +316,7 @@ def _size_refusal(size: int, count: int, body: int, bytes_max: int) -> tuple[int
     return errors.BatchInvalid.code, {"message": message}
 
 
-def _is_repeat(queue: ProposalQueue, sent: int | Ticket, frame: Buffer) -> bool:
+def _is_repeat(queue: ProposalQueue, sent: Verdict, frame: Buffer) -> bool:
     """True if the batch has the messages stored with its key, or those can't be read."""
     first = queue.sent_batch(sent)
     try:

@@ -6,7 +6,8 @@ and those proposed and not applied yet (`in_flight`). So a batch is judged when 
 proposed entries need no second judgement when they are applied.
 
 Requests of one turn collect here, and one `engine.propose` takes them all. A *ticket* is a list,
-not an object, because one is made for every batch: [account, request, bytes, repeats].
+[account, request, bytes, repeats], because one is made for every batch: to make one, read it and
+settle it takes 63 ns; with a class with slots 132 ns.
 """
 
 from __future__ import annotations
@@ -37,6 +38,10 @@ Details = dict[str, Any] | None
 # (account, request) that sent the same batch again and get the same answer.
 ACCOUNT, REQUEST, BYTES, REPEATS = 0, 1, 2, 3
 Ticket = list[Any]
+_SETTLED: Final[Ticket] = [None, 0, 0, None]  # stands for "no batch before"
+# The offset of a stored batch (>= 0), a code of `partition/producers` or `keyed_batches` (< 0: NEW,
+# FENCED, …), or the ticket of the same batch in flight.
+Verdict = int | Ticket
 
 
 class ClientAccount:
@@ -99,7 +104,11 @@ class CommandWaiter(Protocol):
 
 
 class ProposalQueue:
-    """Requests of one group. Invariant: `new_batches` and `new_tickets` are of equal length."""
+    """Requests of one group.
+
+    `new_batches` and `new_tickets` are of equal length: only `ProduceHandler` appends to them. So
+    are `new_rows` and `new_waiters`: only `add_row` appends to them.
+    """
 
     __slots__ = (
         "_waiters_by_command",
@@ -159,10 +168,16 @@ class ProposalQueue:
         self.term = 0
         self.in_flight, self.in_flight_by_key = {}, {}
 
+    # -- requests of this turn -----------------------------------------------------------------
+
+    def add_row(self, row: list[Any], waiter: CommandWaiter) -> None:
+        self.new_rows.append(row)
+        self.new_waiters.append(waiter)
+
     # -- judging batches -----------------------------------------------------------------------
 
-    def judge(self, producer: int, epoch: int, sequence: int, count: int) -> int | Ticket:
-        """Return a verdict of `partition/producers`, or the ticket of the same batch in flight."""
+    def judge(self, producer: int, epoch: int, sequence: int, count: int) -> Verdict:
+        """Judge a batch by what its producer sent before."""
         ahead = self.in_flight.get(producer)
         if ahead is None or epoch > ahead.epoch:
             if ahead is not None:
@@ -186,18 +201,18 @@ class ProposalQueue:
         """Note a batch that was judged as new; it will be proposed with this turn."""
         ahead = self.in_flight.get(producer)
         if ahead is None or epoch != ahead.epoch:
-            older = [None] if ahead is None else ahead.newest_ticket
+            older = _SETTLED if ahead is None else ahead.newest_ticket
             ahead = self.in_flight[producer] = InFlightBatches(epoch, older)
         ahead.add(sequence, count, ticket)
 
-    def judge_key(self, key: BatchKey, count: int) -> int | Ticket:
+    def judge_key(self, key: BatchKey, count: int) -> Verdict:
         """Judge a batch that has a key of its own, like `judge`."""
         messages, ticket = self.in_flight_by_key.get(key, (0, None))
         if ticket is not None and ticket[ACCOUNT] is not None:
             return ticket if messages == count else KEY_REUSED
         return self.machine.keys.judge(key, count)
 
-    def sent_batch(self, sent: int | Ticket) -> Buffer | None:
+    def sent_batch(self, sent: Verdict) -> Buffer | None:
         """Return the batch at this offset or with this ticket; None if it can't be read."""
         try:
             if isinstance(sent, int):
@@ -282,4 +297,5 @@ class ProposalQueue:
         indexes = [index for index in self.tickets_by_index if index >= first]
         tickets = [self.tickets_by_index.pop(index) for index in indexes]
         indexes = [index for index in self.waiters_by_index if index >= first]
-        return tickets, [one for index in indexes for one in self.waiters_by_index.pop(index)]
+        waiters = [waiter for index in indexes for waiter in self.waiters_by_index.pop(index)]
+        return tickets, waiters
