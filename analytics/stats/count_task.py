@@ -69,7 +69,8 @@ class Election(NamedTuple):
 
 
 Row = Count | Spread | Election
-SUMMED = Count._fields[4:]
+COUNT_KEY, SPREAD_KEY = 4, 3  # fields, the first ones, by which rows are summed
+SUMMED = Count._fields[COUNT_KEY:]
 _sums_of = attrgetter(*SUMMED)  # of a `Count` or of `Sums`; `astuple` takes 3 µs more
 
 
@@ -180,9 +181,9 @@ class _Counting:
         for (kind, group), histogram in self._spreads.items():
             buckets = dict(histogram.buckets)
             yield Spread(kind, *names[group], buckets, histogram.sum, histogram.most)
-        for one in self._elections:
-            time_ms = one.time_ms or self._last_time.get(one.group, 0)
-            yield Election(*names[one.group], one.group, one.term, one.index, time_ms)
+        for seen in self._elections:
+            time_ms = seen.time_ms or self._last_time.get(seen.group, 0)
+            yield Election(*names[seen.group], seen.group, seen.term, seen.index, time_ms)
 
     def _read(self, task: Task, file: storage.File) -> None:
         walk = Walk(file.read, task.uid, task.capacity)
@@ -242,7 +243,7 @@ class _Counting:
 
     def _hint(self, hint: f.Record) -> None:
         waiting = self._waiting[hint.group]
-        done = [one for one in waiting if one.index <= hint.index]
+        done = [unhinted for unhinted in waiting if unhinted.index <= hint.index]
         self._waiting[hint.group] = waiting[len(done) :]
         histogram = self._spread(HINT, hint.group)
         for unhinted in done:

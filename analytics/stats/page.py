@@ -49,10 +49,10 @@ def stats_page(facts: dict[str, Any]) -> str:
             ["producer", "messages", "batches", "stored", "messages per batch"],
             [
                 [
-                    str(one["producer"] or "none"), one["messages"], one["entries"],
-                    Size(one["bytes"]), one["messages"] / max(one["entries"], 1),
+                    str(sums["producer"] or "none"), sums["messages"], sums["entries"],
+                    Size(sums["bytes"]), sums["messages"] / max(sums["entries"], 1),
                 ]
-                for one in facts["producers"]
+                for sums in facts["producers"]
             ],
         ),
         "<h2>Elections</h2>",
@@ -60,16 +60,20 @@ def stats_page(facts: dict[str, Any]) -> str:
             ["time (UTC)", "partition", "term", "index"],
             [
                 [
-                    svg.moment(one["time_ms"]), f"{one['topic']}/{one['partition']}",
-                    one["term"], one["index"],
+                    svg.moment(election["time_ms"]), _partition(election),
+                    election["term"], election["index"],
                 ]
-                for one in facts["elections"][-ELECTIONS_SHOWN:]
+                for election in facts["elections"][-ELECTIONS_SHOWN:]
             ],
         ),
     ]  # fmt: skip
     speed = facts["bytes_read"] / max(took, 1e-9) / 1e6
     sub = f"{', '.join(facts['paths'])} · {human(facts['bytes_read'])} read in {took:.1f} s"
     return page("myq spark stats", f"{sub} ({speed:,.0f} MB/s)", body)
+
+
+def _partition(facts: dict[str, Any]) -> str:
+    return f"{facts['topic']}/{facts['partition']}"
 
 
 def _over_time(facts: dict[str, Any]) -> Iterable[str]:
@@ -79,9 +83,12 @@ def _over_time(facts: dict[str, Any]) -> Iterable[str]:
     text = f"per {per}, by the leader's stamp"
     yield plot("Messages", text, svg.curves(minutes["times_ms"], minutes["messages"]))
     yield plot("Bytes", text, svg.curves(minutes["times_ms"], {"bytes": minutes["bytes"]}))
-    growth = {one["daemon"]: [(p[0], p[1]) for p in one["points"]] for one in facts["growth"]}
+    growth = {
+        disk["daemon"]: [(time_ms, size) for time_ms, size in disk["points"]]
+        for disk in facts["growth"]
+    }
     yield plot("Growth", "bytes of entries on each disk, by segment", svg.lines(growth))
-    times = [one["time_ms"] for one in facts["elections"] if one["time_ms"]]
+    times = [election["time_ms"] for election in facts["elections"] if election["time_ms"]]
     counted = [(moment, number + 1) for number, moment in enumerate(sorted(times))]
     yield plot("Elections", "leaders that opened a term, summed up", svg.lines({"all": counted}))
 
@@ -93,24 +100,25 @@ def _sizes(facts: dict[str, Any]) -> Iterable[str]:
         ("From the sender's clock to the leader's stamp", "sent_to_stamped_ms", " ms"),
         ("From the leader's stamp to a commit hint", "stamped_to_hint_ms", " ms"),
     ):
-        one = facts[key]
+        spread = facts[key]
         text = (
-            f"p50 {one['p50']:,.4g}{unit}, p90 {one['p90']:,.4g}, p99 {one['p99']:,.4g}, "
-            f"max {one['max']:,}{unit}"
+            f"p50 {spread['p50']:,.4g}{unit}, p90 {spread['p90']:,.4g}, "
+            f"p99 {spread['p99']:,.4g}, max {spread['max']:,}{unit}"
         )
-        if not one["count"]:
+        if not spread["count"]:
             text = "none were met in what was read"
         elif key == "stamped_to_hint_ms":
             text += "; hints are a second apart, so this is an upper bound of the commit's delay"
-        yield plot(name, text, svg.histogram(one["buckets"], unit.strip() and unit))
+        yield plot(name, text, svg.histogram(spread["buckets"], unit.strip() and unit))
 
 
 def _skew(facts: dict[str, Any]) -> Iterable[str]:
-    its = facts["partitions"][:PARTITIONS_SHOWN]
-    labels = [f"{one['topic']}/{one['partition']}" for one in its]
-    yield plot("Messages by partition", "", svg.bars(labels, [one["messages"] for one in its]))
-    behind = facts["replicas"][:PARTITIONS_SHOWN]
-    labels = [f"{one['topic']}/{one['partition']}" for one in behind]
-    most = [max(one["behind"].values(), default=0) for one in behind]
+    partitions = facts["partitions"][:PARTITIONS_SHOWN]
+    labels = [_partition(sums) for sums in partitions]
+    messages = [sums["messages"] for sums in partitions]
+    yield plot("Messages by partition", "", svg.bars(labels, messages))
+    replicas = facts["replicas"][:PARTITIONS_SHOWN]
+    labels = [_partition(logs) for logs in replicas]
+    most = [max(logs["behind"].values(), default=0) for logs in replicas]
     text = "entries that the shortest log lacks of the longest one, at the tail"
     yield plot("Replicas behind", text, svg.bars(labels, most))

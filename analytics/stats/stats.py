@@ -18,7 +18,14 @@ from myqueue.analytics.log.catalog import Catalog
 from myqueue.analytics.log.plan import SPLIT_BYTES, Wanted, committed_ranges, entry_tasks
 from myqueue.analytics.spread import Judge, Spreader
 from myqueue.analytics.stats import count_task
-from myqueue.analytics.stats.count_task import Count, Election, Spread, Sums
+from myqueue.analytics.stats.count_task import (
+    COUNT_KEY,
+    SPREAD_KEY,
+    Count,
+    Election,
+    Spread,
+    Sums,
+)
 from myqueue.analytics.verify.commit_point import (
     CommitJudge,
     Judgement,
@@ -71,7 +78,7 @@ def stats(
                 totals.elections.append(row)
     return {
         "paths": paths,
-        "bytes_read": sum(one.end - one.begin for one in tasks),
+        "bytes_read": sum(task.end - task.begin for task in tasks),
         **totals.facts(),
         "replicas": list(_replicas(catalog, ranges)),
         "growth": _growth(catalog),
@@ -88,14 +95,14 @@ def _not_counted(judgement: Judgement) -> list[dict[str, Any]]:
     """
     return [
         {
-            "topic": one.topic,
-            "partition": one.partition,
-            "first_index": one.first,
-            "last_index": one.last,
+            "topic": left_out.topic,
+            "partition": left_out.partition,
+            "first_index": left_out.first,
+            "last_index": left_out.last,
             "why": why,
         }
         for why in ("unknown", "beyond", "absent")
-        for one in getattr(judgement, why)
+        for left_out in getattr(judgement, why)
     ]
 
 
@@ -108,8 +115,8 @@ def _summed_spreads(key: tuple[Any, ...], rows: Iterator[Any]) -> Iterator[Sprea
 
 
 _JUDGES = [
-    Judge((Count,), lambda row: row[:4], 4, _summed_counts),
-    Judge((Spread,), lambda row: row[:3], 3, _summed_spreads),
+    Judge((Count,), lambda row: row[:COUNT_KEY], COUNT_KEY, _summed_counts),
+    Judge((Spread,), lambda row: row[:SPREAD_KEY], SPREAD_KEY, _summed_spreads),
 ]
 
 
@@ -124,15 +131,15 @@ class _Totals:
         self._spreads: list[Spread] = []
         self.elections: list[Election] = []
 
-    def count(self, one: Count) -> None:
-        self._partitions[one.topic, one.partition].add(one)
-        self._producers[one.producer].add(one)
-        if one.minute:
-            self._minutes[one.topic][one.minute] += one.messages
-            self._minute_bytes[one.minute] += one.bytes
+    def count(self, row: Count) -> None:
+        self._partitions[row.topic, row.partition].add(row)
+        self._producers[row.producer].add(row)
+        if row.minute:
+            self._minutes[row.topic][row.minute] += row.messages
+            self._minute_bytes[row.minute] += row.bytes
 
-    def spread(self, one: Spread) -> None:
-        self._spreads.append(one)
+    def spread(self, row: Spread) -> None:
+        self._spreads.append(row)
 
     def facts(self) -> dict[str, Any]:
         total = Sums.of(self._partitions.values())
@@ -155,38 +162,44 @@ class _Totals:
                 )[:PRODUCERS_SHOWN]
             ],
             "minutes": self._curves(),
-            "sizes": self._told(count_task.SIZE),
-            "batches": self._told(count_task.BATCH),
-            "sent_to_stamped_ms": self._told(count_task.SENT),
-            "stamped_to_hint_ms": self._told(count_task.HINT),
+            "sizes": self._distribution(count_task.SIZE),
+            "batches": self._distribution(count_task.BATCH),
+            "sent_to_stamped_ms": self._distribution(count_task.SENT),
+            "stamped_to_hint_ms": self._distribution(count_task.HINT),
             "elections": [
-                one._asdict() for one in sorted(self.elections, key=lambda e: (e.time_ms, e))
+                election._asdict()
+                for election in sorted(self.elections, key=lambda e: (e.time_ms, e))
             ],
         }
 
     def _sum(self, kind: str) -> int:
-        return sum(one.sum for one in self._spreads if one.kind == kind)
+        return sum(spread.sum for spread in self._spreads if spread.kind == kind)
 
     def _topic(self, topic: str) -> dict[str, Any]:
-        its = [sums for (name, _), sums in self._partitions.items() if name == topic]
-        sums = Sums.of(its)
-        most = max(one.messages for one in its)
-        mean = sums.messages / len(its)
-        sizes = self._told(count_task.SIZE, topic)
+        partitions = [sums for (name, _), sums in self._partitions.items() if name == topic]
+        total = Sums.of(partitions)
+        most = max(sums.messages for sums in partitions)
+        mean = total.messages / len(partitions)
+        sizes = self._distribution(count_task.SIZE, topic)
         return {
             "topic": topic,
-            "partitions": len(its),
-            **asdict(sums),
+            "partitions": len(partitions),
+            **asdict(total),
             "skew": most / mean if mean else 1.0,
             "p50_bytes": sizes["p50"],
             "p99_bytes": sizes["p99"],
             "largest_bytes": sizes["max"],
         }
 
-    def _told(self, kind: str, topic: str | None = None) -> dict[str, Any]:
-        its = [one for one in self._spreads if one.kind == kind and topic in (None, one.topic)]
-        whole = count_task.sum_spreads((kind, topic or "", 0), its)
-        number = sum(whole.buckets.values())
+    def _distribution(self, kind: str, topic: str | None = None) -> dict[str, Any]:
+        spreads = [
+            spread
+            for spread in self._spreads
+            if spread.kind == kind and topic in (None, spread.topic)
+        ]
+        whole = count_task.sum_spreads((kind, topic or "", 0), spreads)
+        count = sum(whole.buckets.values())
+        places = range(min(whole.buckets, default=0), max(whole.buckets, default=-1) + 1)
         shares = {
             f"p{share * 100:g}".replace(".", ""): round(
                 count_task.percentile(whole.buckets, share, whole.most), 1
@@ -194,35 +207,35 @@ class _Totals:
             for share in SHARES
         }
         return {
-            "count": number,
-            "mean": whole.sum / number if number else 0.0,
+            "count": count,
+            "mean": whole.sum / count if count else 0.0,
             **shares,
             "max": whole.most,
             "buckets": [
-                [count_task.low_of(one), count_task.low_of(one + 1), whole.buckets.get(one, 0)]
-                for one in range(min(whole.buckets, default=0), max(whole.buckets, default=-1) + 1)
+                [count_task.low_of(at), count_task.low_of(at + 1), whole.buckets.get(at, 0)]
+                for at in places
             ],
         }
 
     def _curves(self) -> dict[str, Any]:
         """Sums per minute, or per several minutes if there are more than POINTS_MAX."""
-        every = sorted(self._minute_bytes)
-        if not every:
+        minutes = sorted(self._minute_bytes)
+        if not minutes:
             return {"step_minutes": 1, "times_ms": [], "messages": {}, "bytes": []}
-        span = every[-1] - every[0] + 1
+        span = minutes[-1] - minutes[0] + 1
         step = -(-span // POINTS_MAX)
         places = range(-(-span // step))
 
         def curve(counts: Counter[int]) -> list[int]:
             out = [0] * len(places)
             for minute, value in counts.items():
-                out[(minute - every[0]) // step] += value
+                out[(minute - minutes[0]) // step] += value
             return out
 
         return {
             "step_minutes": step,
-            "times_ms": [(every[0] + place * step) * count_task.MINUTE_MS for place in places],
-            "messages": {topic: curve(its) for topic, its in sorted(self._minutes.items())},
+            "times_ms": [(minutes[0] + place * step) * count_task.MINUTE_MS for place in places],
+            "messages": {topic: curve(counts) for topic, counts in sorted(self._minutes.items())},
             "bytes": curve(self._minute_bytes),
         }
 
@@ -232,7 +245,7 @@ def _replicas(catalog: Catalog, ranges: dict[int, tuple[int, int]]) -> Iterator[
     for uid in sorted(ranges):
         group = catalog.groups[uid]
         lasts = {
-            disk: max((one.last for one in part.in_force()), default=part.first_index - 1)
+            disk: max((run.last for run in part.in_force()), default=part.first_index - 1)
             for disk, part in group.parts.items()
         }
         longest = max(lasts.values(), default=0)
