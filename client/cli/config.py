@@ -9,9 +9,9 @@ import click
 from myqueue.cli.shared import connect, options, output
 from myqueue.cli.topic import read_settings
 from myqueue.daemons.config import SETTINGS
-from myqueue.daemons.metadata.arguments import CLUSTER_SETTINGS, TOPIC_SETTINGS
 from myqueue.gateway.settings import SETTINGS as GATEWAY_SETTINGS
 from myqueue.settings import ConsumerSettings, ProducerSettings, SessionSettings, rows
+from myqueue.wire.metadata_settings import CLUSTER_SETTINGS, TOPIC_SETTINGS
 
 CLIENTS = {
     "session": SessionSettings,
@@ -50,8 +50,8 @@ def settings() -> list[dict[str, output.Cell]]:
     all_rows = [("daemon", *setting[:4]) for setting in SETTINGS]
     all_rows += [("gateway", *setting[:4]) for setting in GATEWAY_SETTINGS]
     for of, table in (("topic", TOPIC_SETTINGS), ("cluster", CLUSTER_SETTINGS)):
-        # The names of these settings and their texts give the unit.
-        all_rows += [(of, name, row.default, "", row.what) for name, row in table.items()]
+        # The names of these settings and their meanings give the unit.
+        all_rows += [(of, name, row.default, "", row.meaning) for name, row in table.items()]
     for of, kind in CLIENTS.items():
         all_rows += [(of, *row) for row in rows(kind)]
     return [

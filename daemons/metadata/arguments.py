@@ -5,8 +5,8 @@ did not read: a misspelt argument is an error, never silently the default. All o
 before the operation changes anything. A refusal leaves only its answer, which is kept for repeats;
 so the answer shows only the beginning of a bad value.
 
-Limits of the cluster are settings inside the replicated state, not of a daemon's configuration:
-replicas that disagree about a limit would disagree about the state.
+Limits of the cluster are settings inside the replicated state (`wire/metadata_settings.py`), not of
+a daemon's configuration: replicas that disagree about a limit would disagree about the state.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from __future__ import annotations
 import re
 from collections.abc import Container
 from reprlib import repr as brief  # not longer than a line, whatever it shows
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from myqueue.errors import InvalidName, InvalidRequest, InvalidSetting
 from myqueue.wire import protocol
+from myqueue.wire.metadata_settings import NumberSetting
 
 NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
 FORBIDDEN_TOPIC_NAMES: Final = (".", "..")  # no new topic or group has these: see `check_new_name`
@@ -25,61 +26,6 @@ TEXT_MAX: Final = 300  # addresses, hosts, ids of disks
 PARTITIONS_PER_CALL: Final = 1000
 REPLICATION_MAX: Final = 9
 REPLICATION_DEFAULT: Final = 3
-_JSON_INT_END: Final = 1 << 53  # numbers that every JSON reader holds exactly
-
-
-class NumberSetting(NamedTuple):
-    """A number with a range; `what` is shown by `myq config show`."""
-
-    default: int
-    low: int
-    high: int
-    what: str
-
-
-TOPIC_SETTINGS: Final[dict[str, NumberSetting]] = {
-    "message_bytes_max": NumberSetting(
-        8 << 20, 1, 15 << 20, "largest batch that is accepted, in bytes"
-    ),
-    "partition_growth": NumberSetting(
-        0, 0, _JSON_INT_END, "messages per partition after which one is added; 0: never"
-    ),
-    "retention_bytes": NumberSetting(
-        0,
-        0,
-        _JSON_INT_END,
-        "of a partition, so many bytes of batches stay at least, and at most an eighth"
-        " or half a segment more; the oldest go; 0: all stay",
-    ),
-    "retention_ms": NumberSetting(
-        0,
-        0,
-        _JSON_INT_END,
-        "batches older than so many ms go, at most a minute or an eighth of it late; 0: they stay",
-    ),
-}
-CLUSTER_SETTINGS: Final[dict[str, NumberSetting]] = {
-    "consumers_max": NumberSetting(100_000, 1, _JSON_INT_END, "registered consumers"),
-    "groups_max": NumberSetting(10_000, 1, _JSON_INT_END, "consumer groups that are known"),
-    "inactive_ms": NumberSetting(
-        30_000, 1000, _JSON_INT_END, "a client silent for so long counts as inactive"
-    ),
-    "moves_per_broker": NumberSetting(
-        4, 0, 1000, "replicas that one broker takes or gives away at a time; 0: none are moved"
-    ),
-    "partitions_max": NumberSetting(10_000, 1, 1_000_000, "partitions of all topics together"),
-    "producers_max": NumberSetting(
-        100_000, 1, _JSON_INT_END, "producers known, registered or opened"
-    ),
-    # A broker's orders have to fit into one envelope, at the longest names.
-    "replace_after_ms": NumberSetting(
-        300_000,
-        2000,
-        _JSON_INT_END,
-        "a broker silent for so long is dead: its replicas are replaced",
-    ),
-    "replicas_per_broker_max": NumberSetting(2500, 1, 2500, "replicas that one broker holds"),
-}
 
 
 def default_settings(known: dict[str, NumberSetting]) -> dict[str, int]:

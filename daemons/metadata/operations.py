@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from myqueue.daemons.metadata import brokers, groups, topics
-from myqueue.daemons.metadata.arguments import CLUSTER_SETTINGS, Arguments, merge_settings
+from myqueue.daemons.metadata.arguments import Arguments, merge_settings
 from myqueue.daemons.metadata.records import NO_PARTITION, Consumer, ManagerRow, Producer
 from myqueue.daemons.metadata.tables import CONSUMER, PRODUCER, Tables
 from myqueue.daemons.metadata.topics import OperationContext, OperationResult
@@ -29,6 +29,7 @@ from myqueue.errors import (
     UnknownPartition,
     Unsupported,
 )
+from myqueue.wire.metadata_settings import CLUSTER_SETTINGS
 
 UNUSED_PRODUCER_MS: Final = (
     3_600_000  # idle time after which one without name and topic may be removed

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from myqueue.daemons.metadata import group_records
-from myqueue.daemons.metadata.arguments import CLUSTER_SETTINGS, TOPIC_SETTINGS, default_settings
+from myqueue.daemons.metadata.arguments import default_settings
 from myqueue.daemons.metadata.group_records import ConsumerGroup, GroupPartition
 from myqueue.daemons.metadata.records import (
     NO_PARTITION,
@@ -38,6 +38,7 @@ from myqueue.daemons.metadata.records import (
     Topic,
 )
 from myqueue.daemons.state_machine import RowChanges
+from myqueue.wire.metadata_settings import CLUSTER_SETTINGS, TOPIC_SETTINGS
 from myqueue.wire.protocol import pack, unpack
 
 PARTITIONS_PER_ROW: Final = 64  # partitions in a row

@@ -19,7 +19,6 @@ from myqueue.daemons.metadata.arguments import (
     PARTITIONS_PER_CALL,
     REPLICATION_DEFAULT,
     REPLICATION_MAX,
-    TOPIC_SETTINGS,
     Arguments,
     default_settings,
     merge_settings,
@@ -27,6 +26,7 @@ from myqueue.daemons.metadata.arguments import (
 from myqueue.daemons.metadata.records import ACTIVE, BrokerRow, PartitionRow, Topic
 from myqueue.daemons.metadata.tables import Tables
 from myqueue.errors import InvalidRequest, TooFewBrokers, TopicExists, UnknownTopic
+from myqueue.wire.metadata_settings import TOPIC_SETTINGS
 
 OperationResult = dict[str, Any]
 

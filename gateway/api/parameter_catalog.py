@@ -142,8 +142,6 @@ REPLICATION: Final = _number(
     example=3,
     also=("replication_factor", "replicas", "num_replicas", "number_of_replicas"),
 )
-# Settings of topics. Used for advice only: newer managers may know more.
-TOPIC_SETTINGS: Final = ("message_bytes_max", "partition_growth", "retention_bytes", "retention_ms")
 SETTINGS: Final = _settings(
     "Settings of the topic; 'myq config show topic' lists them.", {"retention_ms": 86_400_000}
 )

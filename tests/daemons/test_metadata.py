@@ -8,11 +8,12 @@ import pytest
 from support.metadata_rig import CLUSTER, Rig, broker
 
 from myqueue import errors
-from myqueue.daemons.metadata.arguments import TOPIC_SETTINGS, default_settings
+from myqueue.daemons.metadata.arguments import default_settings
 from myqueue.daemons.metadata.machine import MetadataMachine, pack_command
 from myqueue.daemons.metadata.tables import CONSUMER, PRODUCER, Tables, row_key
 from myqueue.daemons.raft.types import COMMAND, NOOP
 from myqueue.wire import protocol
+from myqueue.wire.metadata_settings import TOPIC_SETTINGS
 
 
 @pytest.fixture

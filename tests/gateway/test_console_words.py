@@ -18,7 +18,8 @@ from myqueue.gateway.console.live.growth import BETWEEN_MS_MAX, GrowthRates
 from myqueue.gateway.console.message_reader import Range, clamp
 from myqueue.gateway.console.page import list_problems
 from myqueue.gateway.console.pages import tail
-from myqueue.gateway.console.view import format, payload
+from myqueue.gateway.console.view import format, payload, settings
+from myqueue.wire.metadata_settings import CLUSTER_SETTINGS, TOPIC_SETTINGS
 
 BOUNDS = [0.001, 0.01, 0.1]
 
@@ -52,6 +53,34 @@ BOUNDS = [0.001, 0.01, 0.1]
 )
 def test_numbers_have_their_units(text: str, wanted: str) -> None:
     assert text == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("message_bytes_max", 8 << 20, "8.0 MiB"),
+        ("partition_growth", 0, "off"),
+        ("partition_growth", 1000, "1,000 messages"),
+        ("retention_bytes", 0, "all are kept"),
+        ("retention_ms", 0, "kept forever"),
+        ("retention_ms", 60_000, "60 s"),
+        ("moves_per_broker", 0, "none are moved"),
+        ("moves_per_broker", 1, "1 replica"),
+        ("partitions_max", 10_000, "10,000"),
+    ],
+)
+def test_settings_are_shown_in_words(name: str, value: int, text: str) -> None:
+    in_words = settings.of_topic if name in TOPIC_SETTINGS else settings.of_cluster
+    known = (TOPIC_SETTINGS | CLUSTER_SETTINGS)[name]
+    assert in_words({name: value}) == [(name, text, known.console_text)]
+
+
+def test_a_setting_of_a_newer_cluster_is_shown_unchanged() -> None:
+    shown = settings.of_topic({"retention_ms": 0, "colour": 12_345})
+    assert [(row.name, row.text) for row in shown] == [
+        ("colour", "12345"),
+        ("retention_ms", "kept forever"),
+    ]
 
 
 # -- bytes of strangers ---------------------------------------------------------------------------

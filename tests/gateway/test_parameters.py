@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from myqueue.daemons.metadata.arguments import TOPIC_SETTINGS
 from myqueue.errors import InvalidName, InvalidRequest, Malformed, MyQueueError
 from myqueue.gateway.api import parameter_catalog
 from myqueue.gateway.api.parameters import (
@@ -108,10 +107,6 @@ def test_no_name_means_two_parameters() -> None:
         "producer_id",
     ]
     assert WANTED.find("colour") is None
-
-
-def test_settings_of_topics_are_those_that_managers_know() -> None:
-    assert sorted(parameter_catalog.TOPIC_SETTINGS) == sorted(TOPIC_SETTINGS)
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,12 @@ from flask.testing import FlaskClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from myqueue.errors import InvalidRequest
+from myqueue.errors import InvalidRequest, InvalidSetting
 from myqueue.gateway.app import create_app
 from myqueue.gateway.cluster_client import ClusterClient
 from myqueue.gateway.console.view import retention
 from myqueue.gateway.settings import DEFAULTS
+from myqueue.wire.metadata_settings import TOPIC_SETTINGS
 
 Asked = list[tuple[str, dict[str, Any]]]
 
@@ -65,6 +66,20 @@ def test_settings_are_changed(
 def test_numbers_are_digits_when_a_topic_is_created_too(client: FlaskClient, asked: Asked) -> None:
     assert client.post("/topics?topic=orders&retention_ms=60000").status_code == 200
     assert asked[0][1]["settings"] == {"retention_ms": 60_000}
+
+
+@pytest.mark.parametrize("name", TOPIC_SETTINGS)
+def test_a_misspelt_setting_gets_advice(
+    client: FlaskClient, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def refuse(*_: Any) -> Any:
+        raise InvalidSetting("there is no such setting")
+
+    monkeypatch.setattr(ClusterClient, "update", refuse)
+    for path in ("/topics?topic=orders&", "/topics/orders/settings?"):
+        answer = client.post(f"{path}{name}x=5")
+        assert answer.status_code == 400
+        assert f"'{name}x'; did you mean '{name}'?" in answer.json["message"]
 
 
 def test_a_change_of_nothing_is_refused(client: FlaskClient, asked: Asked) -> None:

@@ -141,6 +141,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         (
             *("flask", "<public>", "myqueue.gateway.settings", "myqueue.gateway.cluster_client"),
             *("myqueue.admin.broker_moves", "myqueue.gateway.broker_processes"),
+            "myqueue.wire.metadata_settings",
             *("myqueue.gateway.cluster_snapshot", "myqueue.gateway.api"),
         ),
     ),
@@ -151,7 +152,10 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
             *("myqueue.gateway.drop_reasons", "myqueue.gateway.metrics"),
         ),
     ),
-    ("gateway/console/view/", ("myqueue.errors", "myqueue.gateway.console.view")),
+    (
+        "gateway/console/view/",
+        ("myqueue.errors", "myqueue.wire.metadata_settings", "myqueue.gateway.console.view"),
+    ),
     (
         "gateway/console/live/",
         (

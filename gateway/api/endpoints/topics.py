@@ -8,6 +8,7 @@ from myqueue.errors import InvalidSetting
 from myqueue.gateway.api import parameter_catalog as catalog
 from myqueue.gateway.api.operations import ADMIN, ApiBlueprint, Facts, RequestContext
 from myqueue.gateway.api.parameters import Parameter, all_settings, nearest, some_settings
+from myqueue.wire.metadata_settings import TOPIC_SETTINGS
 
 blueprint = ApiBlueprint("topics")
 _ROW: Final = {
@@ -77,10 +78,10 @@ def _advised(
     error: InvalidSetting, given: tuple[str, ...], wanted: tuple[Parameter, ...]
 ) -> InvalidSetting:
     """Add to the managers' error which name was probably meant, if a known one is similar to an
-    unknown one.
+    unknown one. Newer managers may know more settings, so the table here only advises.
     """
     known_names = [
-        *catalog.TOPIC_SETTINGS,
+        *TOPIC_SETTINGS,
         *(name for parameter in wanted for name in parameter.names),
     ]
     for name in given:

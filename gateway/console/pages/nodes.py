@@ -84,7 +84,7 @@ def page() -> Response:
         repairs=repairs_table(look),
         trouble=note,
         done=_done(),
-        settings=settings.shown(now, settings.OF_CLUSTER),
+        settings=settings.of_cluster(now),
     )
 
 

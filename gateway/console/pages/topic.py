@@ -55,7 +55,7 @@ def page(name: str) -> Response:
         table=table_of(topic, topic["partitions"][rows], look),
         pager=pager,
         tiles=tiles(topic, look),
-        settings=settings.shown(topic["settings"], settings.OF_TOPIC),
+        settings=settings.of_topic(topic["settings"]),
         done=DONE.get(flask.request.args.get("done", ""), ""),
     )
 
