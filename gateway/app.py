@@ -79,7 +79,7 @@ def answer_failure(error: Exception) -> Response:
     """
     code, description = getattr(error, "code", None), getattr(error, "description", None)
     if type(code) is not int:
-        log.exception("a request failed")
+        log.exception("%s %r failed", request.method, request.path[:100])
         name = type(error).__name__
         return answer_refusal(errors.Internal(f"{name} in the gateway; its log says where"))
     if code == 404:

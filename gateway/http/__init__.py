@@ -1,11 +1,11 @@
 """The HTTP server: it turns the bytes of a connection into a request, and an answer into bytes.
 
 `server` reads all connections in one thread and runs what has to wait in a pool; `connection` is
-one of them, `request_head` parses heads, `answer_sender` sends what others have made. `routes`
-finds the operation or page of a path, `fast_path` runs operations, `wsgi` calls the application for
-all else. `admission` refuses a request by its head, before its body is read; `body_budget` bounds
-the bytes of all bodies, `connection_limits` chooses the connections to close; `deadlines` has the
-longest time of a request and the text of a report.
+one of them, `request_head` parses heads, `answer` is what goes back, `answer_sender` sends it.
+`routes` finds the operation or page of a path, `fast_path` runs operations, `wsgi` calls the
+application for all else. `admission` refuses a request by its head, before its body is read;
+`body_budget` bounds the bytes of all bodies, `connection_limits` chooses the connections to close;
+`deadlines` has the longest time of a request and the text of a report.
 
 In: a listening socket and the application. Out: answers, in the order of the requests. It uses the
 calls of operations of `gateway/api`, which does not know this package. Only `gateway/app` and

@@ -36,7 +36,7 @@ class Admission:
         self._routes = Routes(app)
         self._guard: Guard = app.extensions["myqueue-guard"]
         config: GatewayConfig = app.extensions["myqueue-config"]
-        self._gateway_max = config.body_bytes_max
+        self._body_bytes_max = config.body_bytes_max
 
     def check_head(self, head: Head) -> None:
         """Raise Unauthorized, Forbidden or BodyTooLarge if the body must not be read."""
@@ -51,11 +51,11 @@ class Admission:
         if head.length > body_bytes_max:
             raise BodyTooLarge(
                 f"a body of {head.length} bytes; this gateway takes"
-                f" {min(body_bytes_max, self._gateway_max)} for {head.method} {head.path[:100]}"
+                f" {min(body_bytes_max, self._body_bytes_max)} for {head.method} {head.path[:100]}"
             )
 
     def _operation_limit(self, operation: Operation) -> int:
-        return self._gateway_max if operation.role == WRITE else REQUEST_BODY_BYTES_MAX
+        return self._body_bytes_max if operation.role == WRITE else REQUEST_BODY_BYTES_MAX
 
     def _page_limit(self, route: Route, head: Head) -> int:
         if route.is_console:

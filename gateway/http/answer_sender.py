@@ -14,8 +14,8 @@ from time import monotonic
 from typing import Final
 
 from myqueue.gateway.http import connection_limits
+from myqueue.gateway.http.answer import Answer
 from myqueue.gateway.http.connection import IDLE, WRITING, Connection
-from myqueue.gateway.http.wsgi import Answer
 from myqueue.gateway.settings import GatewayConfig
 
 JOINED_BYTES_MAX: Final = 64 << 10  # larger bodies are sent apart from their head
@@ -33,7 +33,7 @@ class AnswerSender:
 
     def send(self, connection: Connection, answer: Answer) -> None:
         """Send an answer, as far as the socket takes it; the reading thread sends the rest."""
-        connection.closes = answer.close = answer.close or self.stopping
+        connection.close_after_answer = answer.close = answer.close or self.stopping
         head, body = answer.head(self._http_date()), answer.body
         if len(body) <= JOINED_BYTES_MAX:
             self.note_sent(connection, connection.send(head + body))
@@ -72,7 +72,7 @@ class AnswerSender:
             rest is not None
             or connection.data
             or connection.is_broken
-            or connection.closes
+            or connection.close_after_answer
             or body_bytes
         ):
             self.connections_to_continue.append(connection)

@@ -28,7 +28,7 @@ class State(IntEnum):
     IDLE = 0  # no byte of a request was received
     HEAD = 1  # a part of the head was received
     BODY = 2  # the head was received, and the body is being read
-    QUEUED = 3  # the head was received, and reading the body has not begun: others hold its bytes
+    WAITS_FOR_ROOM = 3  # the head was received; the body is not read yet: others hold its bytes
     ANSWERING = 4  # the answer is being made, or sent for the first time
     WRITING = 5  # a part of the answer was sent; the reading thread sends the rest
     LINGERING = 6  # the answer was sent; what still arrives is discarded until the client closes
@@ -36,7 +36,7 @@ class State(IntEnum):
 
 # Each request compares its state some ten times. In Python 3.11 reading `State.IDLE` takes 60 ns,
 # and a name of the module 10 ns.
-IDLE, HEAD, BODY, QUEUED, ANSWERING, WRITING, LINGERING = State
+IDLE, HEAD, BODY, WAITS_FOR_ROOM, ANSWERING, WRITING, LINGERING = State
 PARSED: Final = (IDLE, HEAD, BODY)  # received bytes are parsed at once in these states
 
 
@@ -48,10 +48,10 @@ class Connection:
     """
 
     __slots__ = (
-        "address", "answered_head", "bytes_at_begin", "bytes_per_s", "closes", "data", "deadline",
-        "had_request", "head", "is_broken", "is_read_paused", "is_watched", "large_body_bytes",
-        "last_progress_s", "lock", "number", "pace_checked_bytes", "pace_checked_s",
-        "phase_begin_s", "sock", "state", "unsent", "wants_write",
+        "address", "answered_head", "bytes_at_begin", "bytes_per_s", "close_after_answer", "data",
+        "deadline", "had_request", "head", "is_broken", "is_read_paused", "is_watched",
+        "large_body_bytes", "last_progress_s", "lock", "number", "pace_checked_bytes",
+        "pace_checked_s", "phase_begin_s", "sock", "state", "unsent", "wants_write",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, address: str) -> None:
@@ -73,10 +73,10 @@ class Connection:
         # OpenSSL allows one thread at a time, and the thread that answers is not the one that
         # reads.
         self.lock = Lock() if isinstance(sock, ssl.SSLSocket) else None
-        self.closes = False  # close the connection after the answer
+        self.close_after_answer = False
         self.is_broken = False  # the client has closed it, or it failed
         self.is_watched = True  # registered with epoll
-        # Reading is paused: too much was received ahead, or the body must wait (QUEUED).
+        # Reading is paused: too much was received ahead, or the body must wait for room.
         self.is_read_paused = False
         self.wants_write = False  # TLS has to write before it can go on reading
 

@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable
 from typing import Final
 
-from myqueue.gateway.http.connection import BODY, HEAD, IDLE, QUEUED, WRITING, Connection
+from myqueue.gateway.http.connection import BODY, HEAD, IDLE, WAITS_FOR_ROOM, WRITING, Connection
 
 FRESH_S: Final = 0.5  # a request younger than this is not judged slow
 SLOW_BYTES_PER_S: Final = 256 << 10
@@ -39,7 +39,7 @@ def update_pace(connections: Iterable[Connection], now: float) -> None:
 
 
 def is_slow(connection: Connection) -> bool:
-    return connection.bytes_per_s < SLOW_BYTES_PER_S and connection.state != QUEUED
+    return connection.bytes_per_s < SLOW_BYTES_PER_S and connection.state != WAITS_FOR_ROOM
 
 
 def closing_order(connection: Connection) -> tuple[float, int, float]:
@@ -56,7 +56,7 @@ def choose_to_close(connections: Iterable[Connection]) -> list[Connection]:
     unfinished = [
         connection
         for connection in candidates
-        if connection.state in (HEAD, BODY, QUEUED)
+        if connection.state in (HEAD, BODY, WAITS_FOR_ROOM)
         or (connection.state == IDLE and not connection.had_request)
     ]
     if unfinished:

@@ -23,9 +23,9 @@ from myqueue.errors import BodyTooLarge, Malformed, MyQueueError
 from myqueue.gateway.api import responses
 from myqueue.gateway.api.call import OperationCall, OperationRunner
 from myqueue.gateway.api.responses import Reply
-from myqueue.gateway.http.request_head import Head, HeaderFields, reason
+from myqueue.gateway.http.answer import Answer, Respond, status_line
+from myqueue.gateway.http.request_head import Head, HeaderFields
 from myqueue.gateway.http.routes import Routes
-from myqueue.gateway.http.wsgi import Answer, Respond
 
 Environment = dict[str, Any]
 OK: Final = "200 OK"
@@ -53,7 +53,7 @@ class FastPath:
         self._sdk = app.extensions["myqueue"]
         guard, requests = app.extensions["myqueue-guard"], app.extensions["myqueue.requests"]
         self._runner = OperationRunner(self._sdk, guard, requests)
-        self._body_bytes_max: int = app.config["MAX_CONTENT_LENGTH"]
+        self._body_bytes_max: int = app.extensions["myqueue-config"].body_bytes_max
 
     def __call__(self, environ: Environment, start_response: Any) -> Iterable[bytes]:
         method = environ["REQUEST_METHOD"]
@@ -108,4 +108,4 @@ class FastPath:
 
 
 def _status_line(reply: Reply) -> str:
-    return OK if reply.status == 200 else reason(reply.status)
+    return OK if reply.status == 200 else status_line(reply.status)

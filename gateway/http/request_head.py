@@ -1,4 +1,4 @@
-"""Parse the head of an HTTP/1.1 request, and write the head of an answer.
+"""Parse the head of an HTTP/1.1 request.
 
 Pure: no socket, no clock. The head decides where a request ends and the next one begins, and an
 attacker can exploit two parsers that disagree about that (request smuggling). So everything that
@@ -10,8 +10,6 @@ codings altogether: bodies are JSON, and clients know their length.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from http import HTTPStatus
 from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
@@ -27,7 +25,6 @@ _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _BAD_VALUE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _LENGTH = re.compile(r"[0-9]{1,18}")
 _NOT_REPEATABLE: Final = ("host", "content-length", "transfer-encoding")
-_REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
 
 
 class Head(NamedTuple):
@@ -112,18 +109,3 @@ def _split_target(target: bytes) -> tuple[str, str]:
     if b"%" in path:
         path = unquote_to_bytes(path)
     return path.decode("latin-1"), query.partition(b"#")[0].decode("latin-1")
-
-
-def head_of_answer(
-    status: str, headers: Iterable[tuple[str, str]], date: str, *, close: bool
-) -> bytes:
-    """Write the head of an answer; `status` as WSGI has it: "200 OK"."""
-    lines = [f"HTTP/1.1 {status}\r\nDate: {date}\r\nServer: myqueue\r\n"]
-    lines += [f"{name}: {value}\r\n" for name, value in headers]
-    lines.append("Connection: close\r\n\r\n" if close else "\r\n")
-    return "".join(lines).encode("latin-1")
-
-
-def reason(status: int) -> str:
-    """Return the status line's end: 404 becomes "404 Not Found"."""
-    return f"{status} {_REASONS.get(status, 'Unknown')}"

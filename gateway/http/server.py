@@ -36,6 +36,7 @@ from typing import Final
 from myqueue.errors import BodyTooLarge, Busy, InvalidSetting, Malformed, MyQueueError
 from myqueue.gateway import drop_reasons
 from myqueue.gateway.http import body_budget, connection_limits, deadlines, request_head
+from myqueue.gateway.http.answer import Answer, BeginRequest, refusal
 from myqueue.gateway.http.answer_sender import AnswerSender
 from myqueue.gateway.http.connection import (
     ANSWERING,
@@ -44,20 +45,14 @@ from myqueue.gateway.http.connection import (
     IDLE,
     LINGERING,
     PARSED,
-    QUEUED,
+    WAITS_FOR_ROOM,
     WRITING,
     Connection,
     State,
     listen,
     make_tls_context,
 )
-from myqueue.gateway.http.wsgi import (
-    Answer,
-    Application,
-    BeginRequest,
-    refusal,
-    run_application,
-)
+from myqueue.gateway.http.wsgi import Application, run_application
 from myqueue.gateway.settings import GatewayConfig
 
 log = logging.getLogger("myqueue.gateway")
@@ -172,7 +167,7 @@ class Server:
         while monotonic() < end:
             busy = 0
             for connection in tuple(self._connections.values()):
-                if connection.state in (IDLE, QUEUED):
+                if connection.state in (IDLE, WAITS_FOR_ROOM):
                     self._close(connection)
                 busy += connection.state in (BODY, ANSWERING, WRITING)
             if not busy:
@@ -199,14 +194,14 @@ class Server:
         if connection.state == ANSWERING:
             limit_s = deadlines.request_limit_ms(self._config) / 1000
             log.error(
-                "%s is overdue after %.0f s: a defect of this program; stacks of all threads:\n%s",
+                "%s is overdue after %.0f s: a defect of this program; all threads follow",
                 connection.describe(),
                 monotonic() - connection.deadline + limit_s,
-                deadlines.describe_threads(),
+                extra={"facts": {"trace": deadlines.describe_threads()}},
             )
         elif connection.state == WRITING:
             self._dropped.add(drop_reasons.ANSWERS)
-        elif connection.state == QUEUED:
+        elif connection.state == WAITS_FOR_ROOM:
             self._drop_body(connection)
             return
         self._close(connection)
@@ -344,7 +339,7 @@ class Server:
         if connection.state == WRITING and not connection.is_broken:
             self._update_events(connection)
             return
-        if connection.closes and not connection.is_broken:
+        if connection.close_after_answer and not connection.is_broken:
             # Closing a socket with unread bytes would make the client lose the answer.
             connection.end_output()
             connection.data.clear()
@@ -361,7 +356,7 @@ class Server:
 
     def _begin_requests(self, connection: Connection) -> None:
         """Begin all requests that were received completely, one after the other."""
-        while connection.state in PARSED and not connection.closes:
+        while connection.state in PARSED and not connection.close_after_answer:
             try:
                 missing = self._missing_part(connection)
             except MyQueueError as error:
@@ -392,7 +387,7 @@ class Server:
             if self._bodies.needs_room:
                 self._free_body_bytes()
             return
-        connection.state, connection.is_read_paused = QUEUED, True
+        connection.state, connection.is_read_paused = WAITS_FOR_ROOM, True
         connection.expire_in(self._config.body_timeout_ms)
         self._update_events(connection)
 
@@ -441,7 +436,7 @@ class Server:
         return None if len(data) >= head.length else BODY
 
     def _begin_request(self, connection: Connection) -> None:
-        """Start answering a complete request: at once, later, or in a thread of the pool."""
+        """Take a complete request out of the received bytes, and start answering it."""
         head = connection.answered_head = connection.head
         if head is None:
             return
@@ -449,7 +444,10 @@ class Server:
             connection.large_body_bytes = self._bodies.body_received(connection)
         connection.state, connection.head, connection.had_request = ANSWERING, None, True
         connection.expire_in(deadlines.request_limit_ms(self._config))
-        body = _cut_body(connection, head.length)
+        self._dispatch(connection, head, _cut_body(connection, head.length))
+
+    def _dispatch(self, connection: Connection, head: request_head.Head, body: bytes) -> None:
+        """Have a request answered: by the fast path, or in a thread of the pool."""
 
         def make() -> Answer:
             return run_application(self._application, self._config, connection.address, head, body)

@@ -8,41 +8,15 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from myqueue.errors import Internal, MyQueueError
-from myqueue.gateway.api import responses
-from myqueue.gateway.http import request_head
+from myqueue.errors import Internal
+from myqueue.gateway.http.answer import Answer, Headers, refusal
 from myqueue.gateway.http.request_head import Head
 from myqueue.gateway.settings import GatewayConfig
 
 log = logging.getLogger("myqueue.gateway")
 
-Headers = list[tuple[str, str]]
 Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
 _BODILESS: Final = ("1", "204", "304")
-
-
-class Answer:
-    """The answer to one request. `close`: the connection ends after it."""
-
-    __slots__ = ("body", "close", "headers", "status")
-
-    def __init__(self, status: str, headers: Headers, body: bytes, close: bool) -> None:
-        self.status, self.headers, self.body, self.close = status, headers, body, close
-
-    def head(self, date: str) -> bytes:
-        return request_head.head_of_answer(self.status, self.headers, date, close=self.close)
-
-
-# Gets the answer; or a function that makes it and takes long, to be run in the pool.
-Respond = Callable[[Answer | Callable[[], Answer]], None]
-# Begins to answer a request without waiting; False if it can't, and then it has begun nothing.
-BeginRequest = Callable[[Head, bytes, Respond], bool]
-
-
-def refusal(error: MyQueueError) -> Answer:
-    """Make the answer to a request that never reached the application. It closes the connection."""
-    reply = responses.failure(error, lambda address: address)
-    return Answer(request_head.reason(reply.status), reply.headers, reply.body, True)
 
 
 def run_application(

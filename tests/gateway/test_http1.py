@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from myqueue.errors import Malformed
 from myqueue.gateway.http import request_head
+from myqueue.gateway.http.answer import Answer, status_line
 
 HOST = b"\r\nHost: h:1"
 
@@ -84,8 +85,8 @@ def test_nothing_else_is_raised(data: bytes) -> None:
 
 
 def test_heads_of_answers() -> None:
-    text = request_head.head_of_answer("200 OK", [("A", "b")], "now", close=True)
+    text = Answer("200 OK", [("A", "b")], b"", True).head("now")
     assert text == (
         b"HTTP/1.1 200 OK\r\nDate: now\r\nServer: myqueue\r\nA: b\r\nConnection: close\r\n\r\n"
     )
-    assert request_head.reason(429) == "429 Too Many Requests"
+    assert status_line(429) == "429 Too Many Requests"

@@ -15,7 +15,7 @@ from support.sites import BIG, BareConnection, FastApplication, SampleSite, serv
 
 from myqueue.errors import Internal
 from myqueue.gateway.http import deadlines
-from myqueue.gateway.http.wsgi import refusal
+from myqueue.gateway.http.answer import refusal
 
 
 @pytest.fixture
@@ -160,7 +160,8 @@ def test_a_request_that_is_never_answered_ends_all_the_same(
     line.send("/wait")
     assert line.file.read() == b""
     assert "POST '/wait' from 127.0.0.1 is overdue after 0 s" in caplog.text
-    assert "self.gate.wait(30)" in caplog.text
+    (record,) = [record for record in caplog.records if "is overdue" in record.message]
+    assert "self.gate.wait(30)" in vars(record)["facts"]["trace"]
     monkeypatch.undo()
     others = [BareConnection(port) for _ in range(4)]
     site.gate.set()

@@ -12,9 +12,9 @@ from typing import Any
 
 from support.processes import free_ports
 
+from myqueue.gateway.http.answer import Answer, Respond
 from myqueue.gateway.http.request_head import Head
 from myqueue.gateway.http.server import Server
-from myqueue.gateway.http.wsgi import Answer, Respond
 from myqueue.gateway.settings import DEFAULTS
 
 Start = Callable[..., Any]
