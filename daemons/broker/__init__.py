@@ -3,9 +3,9 @@
 `broker` routes requests and events. `produce`, `fetch`, `commit_take` and `queries` serve clients;
 `proposals` is the leader's side of a raft group. `retention` removes old messages, `key_ageing`
 counts the age of batches' keys. `manager_link` sends heartbeats and receives `orders`;
-`stalled_recoveries` and `missing_replicas` find replicas that the managers have to rebuild;
-`reconcile_members` brings a group to its wanted members; `join_status` says whether the broker
-belongs to its cluster.
+`manager_answers` keeps what each manager answered last. `stalled_recoveries` and `missing_replicas`
+find replicas that the managers have to rebuild; `reconcile_members` brings a group to its wanted
+members; `join_status` says whether the broker belongs to its cluster.
 
 Input: requests of clients, orders of managers, events of the engine. Output: proposals, and answers
 after these are committed. The broker knows managers only by their messages. Only `daemons/main`

@@ -24,6 +24,7 @@ from myqueue.daemons.broker.commit_take import CommitTakeHandler
 from myqueue.daemons.broker.fetch import FetchHandler
 from myqueue.daemons.broker.join_status import JoinStatus
 from myqueue.daemons.broker.key_ageing import KeyAgeing
+from myqueue.daemons.broker.manager_answers import ManagerAnswers
 from myqueue.daemons.broker.manager_link import ManagerLink
 from myqueue.daemons.broker.orders import BrokerOrders, create_replica, unpack_about
 from myqueue.daemons.broker.produce import ProduceHandler, batch_bytes_limit
@@ -77,17 +78,18 @@ class Broker:
             engine, self._led_queues, self._queues_to_propose, self._refusal
         )
         self.fetch_handler = FetchHandler(engine)
-        self.manager_link = ManagerLink(engine, self._config)
+        self.manager_answers = ManagerAnswers(engine, self._config.managers)
+        self.manager_link = ManagerLink(engine, self._config, self.manager_answers)
         self.queries = BrokerQueries(engine, self._refusal, self.manager_link.unhealthy)
         self.retention = Retention(
             engine,
             self._led_queues,
             self._settings,
             self._config.segment_bytes,
-            self.manager_link.has_current_orders,
-            self.manager_link.agreed_wall_ms,
+            self.manager_answers.has_current_orders,
+            self.manager_answers.agreed_wall_ms,
         )
-        self.join_status = JoinStatus(engine, self.manager_link, self._log_event)
+        self.join_status = JoinStatus(engine, self.manager_answers, self._log_event)
         self.member_reconciler = MemberReconciler(engine)
 
     def make_state_machine(self, group: int, about: bytes) -> PartitionMachine:
@@ -157,14 +159,14 @@ class Broker:
             messages = bool(queue.new_batches)
             if not messages:
                 self._engine.disk.check_room_for_commands()
-            items = queue.take_proposals(wall_ms)
+            items = queue.build_proposals(wall_ms)
             first = self._engine.propose(replica, items, urgent=not messages)
         except errors.NotLeader:
             self._fail_unproposed(queue, *self._refusal(replica.uid))
         except errors.MyQueueError as error:
             details = {"message": str(error), "retry_ms": 1000 if error.code == _DISK_FULL else 50}
-            # Positions may still move when messages have no room.
             if queue.new_batches and queue.new_rows:
+                # Without the batches: commands may still have room when messages have none.
                 self.produce_handler.fail(queue.take_refused_batches(), error.code, details)
                 self._propose(queue, wall_ms)
             else:
@@ -250,15 +252,15 @@ class Broker:
 
     def _check_rejected(self, now: int) -> None:
         """Log once if the managers reject this broker: its groups have no reachable leader then."""
-        before, self._is_rejected = self._is_rejected, self.manager_link.is_rejected(now)
+        before, self._is_rejected = self._is_rejected, self.manager_answers.is_rejected(now)
         if self._is_rejected and not before:
             self._log_event(
                 "error",
                 "rejected-by-managers",
-                why=self.manager_link.rejection_reason,
-                do="The managers reject this broker, so it transfers its leaderships. If its"
-                " disk was replaced, wait: it is accepted when the old one was silent for ten"
-                " seconds. Else stop it.",
+                why=self.manager_answers.rejection_reason,
+                do="If this broker's disk was replaced, wait: it is accepted once the old one was"
+                " silent for ten seconds. If it was removed, or another broker has its number, stop"
+                " it. Until then it leads nothing.",
             )
 
     def _sweep(self) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from myqueue.daemons.repeated_warnings import LogPauses
 
 if TYPE_CHECKING:
-    from myqueue.daemons.broker.manager_link import ManagerLink
+    from myqueue.daemons.broker.manager_answers import ManagerAnswers
     from myqueue.daemons.replication.engine import Engine
 
 LOG_AFTER_MS: Final = 5000
@@ -30,16 +30,16 @@ class JoinStatus:
     """Watch whether managers know this broker, and log it."""
 
     def __init__(
-        self, engine: Engine, manager_link: ManagerLink, log_event: Callable[..., None]
+        self, engine: Engine, answers: ManagerAnswers, log_event: Callable[..., None]
     ) -> None:
-        self._engine, self._manager_link, self._log_event = engine, manager_link, log_event
+        self._engine, self._answers, self._log_event = engine, answers, log_event
         self._pauses = LogPauses()
         self._unknown_since = -1  # -1: not checked yet
         self.has_joined = False
         self._was_ready = False
 
     def tick(self, now: int) -> None:
-        if self._manager_link.managers_knowing_us(now):
+        if self._answers.managers_knowing_us(now):
             if not self.has_joined:
                 self._log_event("info", "joined-again" if self._was_ready else "ready")
             self.has_joined = self._was_ready = True
@@ -51,7 +51,7 @@ class JoinStatus:
             self.has_joined = False
             if self._pauses.due("alone", now):
                 self._log_event("warning", "not-joined", why=self.why(now), do=_HINT)
-        unnamed = self._manager_link.unconfigured_managers()
+        unnamed = self._answers.unconfigured_managers()
         if unnamed and self._pauses.due("unnamed", now):
             named = ", ".join(map(str, unnamed))
             self._log_event("warning", "managers-unnamed", managers=named, do=_UNCONFIGURED_HINT)
@@ -60,16 +60,16 @@ class JoinStatus:
         """Return for each manager why it has not registered this broker."""
         return "; ".join(
             f"manager {node} at {address}: {self._problem_with(node, now)}"
-            for node, address in self._manager_link.managers()
+            for node, address in self._answers.managers
         )
 
     def _problem_with(self, node: int, now: int) -> str:
-        error = self._manager_link.error_of(node)
+        error = self._answers.error_of(node)
         if error:
             return f"it refuses this broker: {error}"
         problem = self._engine.peer_problem(("manager", node))
         if problem:
             return problem
-        if self._manager_link.has_recent_reply(node, now):
+        if self._answers.has_recent_reply(node, now):
             return "it answers, but no leader of the managers has registered this broker"
         return "it does not answer"

@@ -12,9 +12,6 @@ hold, and removes those that a committed entry names (group and incarnation). A 
 neither wanted nor to be removed stays, and is reported. Addresses of brokers alone are accepted
 from any manager: without them a restarted broker could reach no other as long as the managers have
 no leader.
-
-A manager may answer with an error instead of orders. With one error, IDENTITY_MISMATCH, it
-*rejects* this broker: the broker was removed, or another one has its number now.
 """
 
 from __future__ import annotations
@@ -30,53 +27,35 @@ from myqueue.daemons.broker.stalled_recoveries import StalledRecoveries
 from myqueue.daemons.partition.machine import PartitionMachine
 from myqueue.daemons.raft.health import Unhealthy
 from myqueue.daemons.raft.types import incarnation_of
-from myqueue.errors import IdentityMismatch
 from myqueue.wire import protocol
 
 if TYPE_CHECKING:
+    from myqueue.daemons.broker.manager_answers import ManagerAnswers
     from myqueue.daemons.config import DaemonConfig
     from myqueue.daemons.replication.engine import Engine
 
 HEARTBEAT_INTERVAL_MS: Final = 450
 GROUPS_PER_HEARTBEAT_MAX: Final = 8192  # in one heartbeat; the rest goes with the next
 UNHEALTHY_REPORTED_MAX: Final = 1000  # replicas, in one heartbeat
-ANSWER_CURRENT_MS: Final = 5000  # an answer older than that may be of another time
-_IDENTITY_MISMATCH: Final = IdentityMismatch.code
 Row = list[Any]
 
 
 class _ManagerState:
-    """What this broker knows of one manager, and what that manager has acknowledged."""
+    """What this broker sent to one manager, and what that manager has acknowledged."""
 
-    __slots__ = (
-        "error_text",
-        "followed_at",
-        "heartbeat_number",
-        "last_seen_at",
-        "next_is_full",
-        "rejected_at",
-        "unanswered_groups",
-        "unconfigured_managers",
-        "wall_ms",
-    )
+    __slots__ = ("heartbeat_number", "next_is_full", "unanswered_groups")
 
     def __init__(self) -> None:
         self.heartbeat_number = 0  # of the last heartbeat sent
         self.next_is_full = True  # the next heartbeat lists all groups
         self.unanswered_groups: dict[int, None] = {}  # groups that it may not know as they are
-        self.last_seen_at = -ANSWER_CURRENT_MS  # when orders came last, for whatever life
-        self.followed_at = -ANSWER_CURRENT_MS  # when orders for this life came last
-        self.wall_ms = 0  # its clock at `followed_at`; 0: the manager did not send it
-        self.error_text = ""  # of its last answer; "" if that was none
-        self.rejected_at = -ANSWER_CURRENT_MS  # when it rejected us, unless orders came since
-        self.unconfigured_managers: list[int] = []  # managers that it names and our settings do not
 
 
 class ManagerLink:
     """Send heartbeats and read orders; the broker carries the orders out."""
 
-    def __init__(self, engine: Engine, config: DaemonConfig) -> None:
-        self._engine, self._config = engine, config
+    def __init__(self, engine: Engine, config: DaemonConfig, answers: ManagerAnswers) -> None:
+        self._engine, self._config, self._answers = engine, config, answers
         self._managers = {node: _ManagerState() for node, _ in config.managers}
         self._touched: dict[int, None] = {}  # groups that changed since the last heartbeats
         self._next_heartbeat_at = 0
@@ -90,7 +69,6 @@ class ManagerLink:
         self._missing_replicas = MissingReplicas(engine)
         self._stalled_recoveries = StalledRecoveries()
         self.brokers: dict[int, str] = {}  # node -> address of its client listener
-        self.rejection_reason = ""  # the text of the last manager that rejected this broker
 
     # -- heartbeats ----------------------------------------------------------------------------
 
@@ -247,24 +225,18 @@ class ManagerLink:
         if manager is None:
             return None
         if envelope[protocol.KIND] == protocol.ERROR:
-            self._note_error(manager, envelope)
+            self._answers.note_error(node, envelope[3], str(envelope[4]))
         if envelope[protocol.KIND] != protocol.ORDERS:
             return None
         _, _, heartbeat_number, orders = envelope
-        manager.rejected_at, manager.error_text = -ANSWER_CURRENT_MS, ""
-        manager.last_seen_at = self._engine.now
+        self._answers.note_orders(node)
         try:
             orders_to_follow = self._follow(orders)
-            more, wall_ms = orders["more"], int(orders.get("wall_ms", 0))
-            named = orders.get("managers", ())  # an older manager does not send them
-            manager.unconfigured_managers = [
-                other for other in named if other not in self._managers
-            ]
+            more = orders["more"]
+            self._answers.note_contents(node, orders)
         except (KeyError, TypeError, ValueError):  # of another version
             self._engine.counts["orders_invalid_total"] += 1
             return None
-        if orders["life"] == self._engine.incarnation:
-            manager.followed_at, manager.wall_ms = self._engine.now, wall_ms
         if heartbeat_number == manager.heartbeat_number:
             # Answers to older heartbeats say nothing about what changed since.
             unsent = islice(manager.unanswered_groups, GROUPS_PER_HEARTBEAT_MAX, None)
@@ -272,73 +244,6 @@ class ManagerLink:
             manager.next_is_full = False
         manager.next_is_full |= more
         return orders_to_follow
-
-    def _note_error(self, manager: _ManagerState, envelope: protocol.Envelope) -> None:
-        _, _, _, code, text, *_ = envelope
-        manager.error_text = str(text)
-        if code == _IDENTITY_MISMATCH:
-            manager.rejected_at = self._engine.now
-            self.rejection_reason = manager.error_text
-
-    def has_current_orders(self, now: int) -> bool:
-        """True if a majority of managers that know this life answered lately.
-
-        The orders that this broker follows are then what the managers have committed.
-        """
-        return len(self.managers_knowing_us(now)) > len(self._managers) // 2
-
-    # -- whether managers know this broker -----------------------------------------------------
-
-    def managers(self) -> tuple[tuple[int, str], ...]:
-        """Return number and address of each manager in the settings."""
-        return self._config.managers
-
-    def managers_knowing_us(self, now: int) -> list[int]:
-        """Return the managers whose orders for this life of the process came lately."""
-        return [
-            node
-            for node, manager in self._managers.items()
-            if now - manager.followed_at < ANSWER_CURRENT_MS
-        ]
-
-    def has_recent_reply(self, node: int, now: int) -> bool:
-        """True if this manager sends orders, even for an earlier life or for none."""
-        return now - self._managers[node].last_seen_at < ANSWER_CURRENT_MS
-
-    def error_of(self, node: int) -> str:
-        """Return the error in this manager's last answer; "" if that was none."""
-        return self._managers[node].error_text
-
-    def unconfigured_managers(self) -> list[int]:
-        """Return managers that other managers name and our settings do not."""
-        return sorted(
-            {node for manager in self._managers.values() for node in manager.unconfigured_managers}
-        )
-
-    def agreed_wall_ms(self, now: int) -> int:
-        """Return ms since 1970 by this machine's clock, but not ahead of the managers' clocks.
-
-        Their time is the lower median of those that answered lately, so one wrong clock can't
-        advance it.
-        """
-        clocks = sorted(
-            manager.wall_ms + now - manager.followed_at
-            for manager in self._managers.values()
-            if manager.wall_ms and now - manager.followed_at < ANSWER_CURRENT_MS
-        )
-        own = self._engine.wall_ms()
-        return min(own, clocks[(len(clocks) - 1) // 2]) if clocks else own
-
-    def is_rejected(self, now: int) -> bool:
-        """True if a majority of managers rejects this broker.
-
-        It was removed, or another broker has its number now. No client is sent here, and no orders
-        come.
-        """
-        rejecting = sum(
-            now - manager.rejected_at < ANSWER_CURRENT_MS for manager in self._managers.values()
-        )
-        return rejecting > len(self._managers) // 2
 
     # -- following orders ----------------------------------------------------------------------
 

@@ -111,22 +111,22 @@ class ProposalQueue:
     """
 
     __slots__ = (
-        "_waiters_by_command",
-        "in_flight",
-        "new_waiters",
+        "replica",
+        "machine",
+        "term",
         "newest_term_led",
+        "last_stamp_ms",
         "batch_bytes_max",
-        "waiters_by_index",
+        "in_flight",
+        "in_flight_by_key",
         "held_batches",
         "new_batches",
-        "in_flight_by_key",
-        "machine",
-        "replica",
-        "new_rows",
-        "last_stamp_ms",
-        "term",
         "new_tickets",
+        "new_rows",
+        "new_waiters",
+        "_waiters_by_command",
         "tickets_by_index",
+        "waiters_by_index",
     )
 
     def __init__(self, replica: Replica, machine: PartitionMachine) -> None:
@@ -240,13 +240,17 @@ class ProposalQueue:
 
     # -- proposing -----------------------------------------------------------------------------
 
-    def take_proposals(self, now_ms: int) -> list[Proposal]:
-        """Return all requests of this turn as proposals: batches first, then commands."""
+    def build_proposals(self, now_ms: int) -> list[Proposal]:
+        """Return all requests of this turn as proposals: batches first, then commands.
+
+        They stay here until `mark_proposed` or `take_refused`.
+        """
         self.last_stamp_ms = stamp = max(now_ms, self.last_stamp_ms)
         counts, batches = zip(*self.new_batches, strict=True) if self.new_batches else ((), ())
         # Plain tuples: a `Proposal` takes six times as long to make, and the log only unpacks it.
         proposals = list(zip(counts, repeat(stamp), repeat(DATA), batches, strict=False))
         items = cast("list[Proposal]", proposals)
+        self._waiters_by_command = []
         for payload, waiters in self._packed_commands():
             items.append(Proposal(0, stamp, COMMAND, payload))
             self._waiters_by_command.append(waiters)
@@ -262,7 +266,7 @@ class ProposalQueue:
                 yield protocol.pack([operation, rows]), [self.new_waiters[place] for place in part]
 
     def mark_proposed(self, first: int) -> None:
-        """Note that the items of `take_proposals` have the indexes from `first` on."""
+        """Note that the items of `build_proposals` have the indexes from `first` on."""
         first_command = first + len(self.new_tickets)
         indexes = range(first, first_command)
         self.tickets_by_index.update(zip(indexes, self.new_tickets, strict=True))

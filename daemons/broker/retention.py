@@ -15,10 +15,10 @@ kept. They do not go one by one: a start is moved for an eighth of what is kept,
 Old settings must not delete what new ones keep. A broker that was started a moment ago knows the
 settings of the time when its groups were made, and one that reaches no manager may follow those of
 yesterday. So nothing is deleted unless a majority of managers answered within the last seconds
-(`ManagerLink.has_current_orders`). A wrong clock must not delete either: time is the leader's wall
-clock, but never ahead of the managers' (`ManagerLink.agreed_wall_ms`), and stamps ahead of it only
-keep messages. A leader whose clock is slow gives its messages stamps that are too old, as in any
-such queue.
+(`ManagerAnswers.has_current_orders`). A wrong clock must not delete either: time is the leader's
+wall clock, but never ahead of the managers' (`ManagerAnswers.agreed_wall_ms`), and stamps ahead of
+it only keep messages. A leader whose clock is slow gives its messages stamps that are too old, as
+in any such queue.
 """
 
 from __future__ import annotations

@@ -244,7 +244,7 @@ def test_a_long_way_is_not_walked_to_its_end_by_settings_of_before(
 def test_who_is_current() -> None:
     """A majority of managers that know of this process's life answered lately."""
     world = World()
-    reports = world.broker.manager_link
+    reports = world.broker.manager_answers
 
     def says(node: int, life: int = world.engine.incarnation) -> None:
         answer(world, orders(version=1, life=life), node, beat=1)

@@ -1,0 +1,123 @@
+"""What each manager last answered to this broker, and what follows from their answers together.
+
+A majority decides: whether the orders that this broker follows are what the managers have
+committed, and whether they reject this broker. A manager may answer with an error instead of
+orders. With one error, IDENTITY_MISMATCH, it *rejects* this broker: the broker was removed, or
+another one has its number now.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from myqueue.errors import IdentityMismatch
+
+if TYPE_CHECKING:
+    from myqueue.daemons.replication.engine import Engine
+
+ANSWER_CURRENT_MS: Final = 5000  # an answer older than that may be of another time
+_IDENTITY_MISMATCH: Final = IdentityMismatch.code
+
+
+class _Answers:
+    """The last answers of one manager."""
+
+    __slots__ = (
+        "error_text",
+        "last_seen_at",
+        "followed_at",
+        "wall_ms",
+        "rejected_at",
+        "unconfigured_managers",
+    )
+
+    def __init__(self) -> None:
+        self.error_text = ""  # of its last answer; "" if that was none
+        self.last_seen_at = -ANSWER_CURRENT_MS  # when orders came last, for whatever life
+        self.followed_at = -ANSWER_CURRENT_MS  # when orders for this life came last
+        self.wall_ms = 0  # its clock at `followed_at`; 0: the manager did not send it
+        self.rejected_at = -ANSWER_CURRENT_MS  # when it rejected us, unless orders came since
+        self.unconfigured_managers: list[int] = []  # managers that it names and our settings do not
+
+
+class ManagerAnswers:
+    """Keep the last answers. `managers`: number and address of each manager in the settings."""
+
+    def __init__(self, engine: Engine, managers: tuple[tuple[int, str], ...]) -> None:
+        self._engine, self.managers = engine, managers
+        self._answers = {node: _Answers() for node, _ in managers}
+        self.rejection_reason = ""  # the text of the last manager that rejected this broker
+
+    def note_error(self, node: int, code: int, text: str) -> None:
+        answers = self._answers[node]
+        answers.error_text = text
+        if code == _IDENTITY_MISMATCH:
+            answers.rejected_at, self.rejection_reason = self._engine.now, text
+
+    def note_orders(self, node: int) -> None:
+        """Note that this manager answered with orders, whatever they say."""
+        answers = self._answers[node]
+        answers.rejected_at, answers.error_text = -ANSWER_CURRENT_MS, ""
+        answers.last_seen_at = self._engine.now
+
+    def note_contents(self, node: int, orders: dict[str, Any]) -> None:
+        """Note what these orders say of the managers, and whether they are for this life."""
+        answers, wall_ms = self._answers[node], int(orders.get("wall_ms", 0))
+        named = orders.get("managers", ())  # an older manager does not send them
+        answers.unconfigured_managers = [other for other in named if other not in self._answers]
+        if orders["life"] == self._engine.incarnation:
+            answers.followed_at, answers.wall_ms = self._engine.now, wall_ms
+
+    def has_current_orders(self, now: int) -> bool:
+        """True if a majority of managers that know this life answered lately.
+
+        The orders that this broker follows are then what the managers have committed.
+        """
+        return len(self.managers_knowing_us(now)) > len(self._answers) // 2
+
+    def managers_knowing_us(self, now: int) -> list[int]:
+        """Return the managers whose orders for this life of the process came lately."""
+        return [
+            node
+            for node, answers in self._answers.items()
+            if now - answers.followed_at < ANSWER_CURRENT_MS
+        ]
+
+    def has_recent_reply(self, node: int, now: int) -> bool:
+        """True if this manager sends orders, even for an earlier life or for none."""
+        return now - self._answers[node].last_seen_at < ANSWER_CURRENT_MS
+
+    def error_of(self, node: int) -> str:
+        """Return the error in this manager's last answer; "" if that was none."""
+        return self._answers[node].error_text
+
+    def unconfigured_managers(self) -> list[int]:
+        """Return managers that other managers name and our settings do not."""
+        return sorted(
+            {node for answers in self._answers.values() for node in answers.unconfigured_managers}
+        )
+
+    def agreed_wall_ms(self, now: int) -> int:
+        """Return ms since 1970 by this machine's clock, but not ahead of the managers' clocks.
+
+        Their time is the lower median of those that answered lately, so one wrong clock can't
+        advance it.
+        """
+        clocks = sorted(
+            answers.wall_ms + now - answers.followed_at
+            for answers in self._answers.values()
+            if answers.wall_ms and now - answers.followed_at < ANSWER_CURRENT_MS
+        )
+        own = self._engine.wall_ms()
+        return min(own, clocks[(len(clocks) - 1) // 2]) if clocks else own
+
+    def is_rejected(self, now: int) -> bool:
+        """True if a majority of managers rejects this broker.
+
+        It was removed, or another broker has its number now. No client is sent here, and no orders
+        come.
+        """
+        rejecting = sum(
+            now - answers.rejected_at < ANSWER_CURRENT_MS for answers in self._answers.values()
+        )
+        return rejecting > len(self._answers) // 2
