@@ -72,7 +72,7 @@ class Broker:
             self._queues_to_propose,
             self._refusal_unless_leader,
             self._queue_for,
-            self.key_ageing.first,
+            self.key_ageing.make_first_step_due,
         )
         self.commit_take_handler = CommitTakeHandler(
             engine, self._led_queues, self._queues_to_propose, self._refusal
@@ -221,11 +221,11 @@ class Broker:
                 queue.start_term(term)
                 self._led_queues[group] = queue
                 if len(queue.machine.keys):
-                    self.key_ageing.first(queue)
+                    self.key_ageing.make_first_step_due(queue)
                 self.produce_handler.release(queue, None)
         elif not replica.is_leader:
-            self.queries.lost(group)
-            self.fetch_handler.lost(group)
+            self.queries.leadership_lost(group)
+            self.fetch_handler.leadership_lost(group)
             if queue is not None:
                 refusal = self._refusal(group)
                 self._fail_unproposed(queue, *refusal)
@@ -404,7 +404,7 @@ class Broker:
         """Answer everything that waits for this group: no replica of it takes part here."""
         queue = self._queues.pop(group, None)
         self._led_queues.pop(group, None)
-        self.queries.lost(group)
+        self.queries.leadership_lost(group)
         if queue is not None:
             refusal = self._refusal(group)
             self._fail_unproposed(queue, *refusal)

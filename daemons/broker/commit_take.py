@@ -31,6 +31,7 @@ TAKE_MESSAGES_MAX: Final = 4096  # messages; as many batches fit into one answer
 TAKE_BYTES_MAX: Final = 32 << 20  # the client fetches the rest by offset: it owns it already
 ROWS_PER_TURN_MAX: Final = 1 << 16  # of one raft group in one turn
 REPLY_ROWS_MAX: Final = 4096  # in one TAKEN
+SEEN_CONSUMERS_MAX: Final = 10_000  # in one heartbeat
 _CONSUMER_PATTERN = re.compile(r"(?:group/)?[A-Za-z0-9._-]{1,200}")
 
 # (code, details) for a group that can't be written to here now
@@ -136,7 +137,7 @@ class CommitTakeHandler:
         self._queues_to_propose, self._refusal = queues_to_propose, refusal
         self._replies: dict[Client, _TakenReply] = {}  # in this turn
         self._entries_read: dict[tuple[int, int, int], list[Entry]] = {}  # read in this turn
-        self.seen: set[int] = set()  # numeric consumer ids, since the last `take_seen`
+        self._seen: set[int] = set()  # numeric consumer ids
 
     def commit(self, client: Client, envelope: protocol.Envelope) -> None:
         _, _, request, consumer, parts = envelope
@@ -260,7 +261,7 @@ class CommitTakeHandler:
     def _check_and_note_consumer(self, consumer: str) -> None:
         check_consumer_name(consumer)
         if consumer.isascii() and consumer.isdigit() and len(consumer) < 20:
-            self.seen.add(int(consumer))
+            self._seen.add(int(consumer))
 
     def _enqueue_row(self, group: int, row: list[Any], waiter: CommandWaiter) -> None:
         queue = self._led_queues.get(group)
@@ -284,5 +285,6 @@ class CommitTakeHandler:
                     waiter.succeed(value)
 
     def take_seen(self) -> list[int]:
-        seen, self.seen = self.seen, set()
-        return sorted(seen)[:10_000]
+        """Return the numeric ids of consumers that committed or took since the last call."""
+        seen, self._seen = self._seen, set()
+        return sorted(seen)[:SEEN_CONSUMERS_MAX]

@@ -177,7 +177,7 @@ class FetchHandler:
             waiter.bytes_awaited = 0
             self._woken_groups[group] = None
 
-    def lost(self, group: int) -> None:
+    def leadership_lost(self, group: int) -> None:
         """Forget rounds of a group that is not led here any more: they will not end."""
         rounds = self._read_rounds
         self._read_rounds = {c: waiting for c, waiting in rounds.items() if waiting[1] != group}
@@ -281,7 +281,7 @@ class FetchHandler:
 
     def removed(self, group: int) -> None:
         """Answer all waiters of a group that is not here any more."""
-        self.lost(group)
+        self.leadership_lost(group)
         for waiter in self._waiters_by_group.get(group, ()):
             waiter.bytes_awaited = 0
         if group in self._waiters_by_group:

@@ -47,7 +47,7 @@ class KeyAgeing:
         self._due: dict[int, None] = {}
         self._next_check_at = 0
 
-    def first(self, queue: ProposalQueue) -> None:
+    def make_first_step_due(self, queue: ProposalQueue) -> None:
         """Make the first step due: the group has keys, or will have with this turn."""
         if not queue.machine.keys.steps:
             self._due[queue.replica.uid] = None

@@ -69,7 +69,7 @@ class ManagerAnswers:
             answers.followed_at, answers.wall_ms = self._engine.now, wall_ms
 
     def has_current_orders(self, now: int) -> bool:
-        """True if a majority of managers that know this life answered lately.
+        """True if a majority of the managers knows this life and answered lately.
 
         The orders that this broker follows are then what the managers have committed.
         """

@@ -92,7 +92,7 @@ class BrokerQueries:
         if replica is not None:
             self._fill(offsets, place, self._row(offsets, replica))
 
-    def lost(self, group: int) -> None:
+    def leadership_lost(self, group: int) -> None:
         """Answer the reads of a group that is no longer led here: they never become ready."""
         replica, (code, _) = self._engine.replicas.get(group), self._refusal(group)
         for context in [c for c, waiting in self._reads.items() if waiting[2] == group]:
