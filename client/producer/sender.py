@@ -9,9 +9,10 @@ The answer decides about its batch:
 - stored: done, whichever attempt it answers.
 - retriable, or unknown (the connection broke, the leader failed): this batch and all after it are
   sent again, in order. The sequences make that safe; no message is stored twice.
-- OUT_OF_SEQUENCE: if an earlier batch of the lane is also unanswered, that one is missing, and both
-  are sent again. After a gap of our own the batch is parked. Otherwise an acknowledged batch is
-  missing, and this producer stops permanently.
+- OUT_OF_SEQUENCE: if an earlier batch of the lane is also unanswered, this batch and all after it
+  are sent again, behind that one. After a gap of our own the batch is parked, or fails if an
+  earlier attempt may have stored it. Otherwise an acknowledged batch is missing, and this producer
+  stops permanently.
 - no answer: after SILENT_MS the producer asks for routes; if another broker leads now, the batch
   goes there. A broker that hangs breaks no connection, so waiting alone would take too long.
 - FENCED: another session of this producer took over; this one stops permanently.
@@ -58,6 +59,7 @@ from myqueue.wire.batch import CODECS, Buffer
 log = logging.getLogger("myqueue.client")
 
 PRODUCE_BYTES_MAX: Final = 8 << 20  # of all batches in one PRODUCE
+PRODUCE_BATCHES_MAX: Final = 1024
 STUCK_MS_MIN, STUCK_MS_MAX = 20, 500
 SILENT_MS: Final = 250  # a broker silent for this time may not lead any more
 
@@ -85,7 +87,7 @@ class Sender:
         self.trouble = ""  # why nothing can be sent
         self._stuck: dict[Lane, None] = {}
         self._stuck_ms = STUCK_MS_MIN
-        self._sent: deque[tuple[int, list[Attempt]]] = deque()  # (when, message)
+        self._sent: deque[tuple[int, list[Attempt]]] = deque()  # (when, of one PRODUCE)
         self._ask_at = 0  # when silence may ask for routes again
         self._timer: Timer | None = None
         self._has_news = False  # of routes
@@ -201,42 +203,44 @@ class Sender:
 
     def _send(self, connection: Connection, load: Sequence[Batch], now: int) -> None:
         """Send batches to one broker, in several messages if one would be too large."""
-        message: list[Attempt] = []
+        attempts: list[Attempt] = []
         groups: list[int] = []
         frames: list[Buffer] = []
         size = 0
         for batch in load:
             data = batch.pack(self.producer, self.epoch, self._codec)
-            if frames and (size + len(data) > PRODUCE_BYTES_MAX or len(frames) == 1024):
-                self._produce(connection, message, groups, frames, now)
-                message, groups, frames, size = [], [], [], 0
+            if frames and (
+                size + len(data) > PRODUCE_BYTES_MAX or len(frames) == PRODUCE_BATCHES_MAX
+            ):
+                self._produce(connection, attempts, groups, frames, now)
+                attempts, groups, frames, size = [], [], [], 0
             attempt = Attempt(self, batch, connection)
-            attempt.siblings = message
-            message.append(attempt)
+            attempt.siblings = attempts
+            attempts.append(attempt)
             groups.append(batch.lane.group)
             frames.append(data)
             size += len(data)
-        self._produce(connection, message, groups, frames, now)
+        self._produce(connection, attempts, groups, frames, now)
 
     def _produce(
         self,
         connection: Connection,
-        message: list[Attempt],
+        attempts: list[Attempt],
         groups: list[int],
         frames: list[Buffer],
         now: int,
     ) -> None:
-        first = connection.produce(words.PRODUCE, (groups,), frames, list(message))
-        for at, attempt in enumerate(message):
+        first = connection.produce(words.PRODUCE, (groups,), frames, list(attempts))
+        for at, attempt in enumerate(attempts):
             attempt.id = first + at
-        self._sent.append((now, message))
+        self._sent.append((now, attempts))
 
     def _look_at_sent(self, now: int) -> None:
         """Find attempts whose answer is overdue; break a connection on which nothing came."""
         limit_ms = self._settings.request_timeout_ms
         while self._sent:
-            began, message = self._sent[0]
-            waiting = [a for a in message if a.batch.awaiting and a.batch.attempt == a.number]
+            began, attempts = self._sent[0]
+            waiting = [a for a in attempts if a.batch.awaiting and a.batch.attempt == a.number]
             if waiting and began + limit_ms > now:
                 if began + SILENT_MS <= now and self._ask_at <= now:
                     self._ask_at = now + SILENT_MS
@@ -302,8 +306,14 @@ class Sender:
                 if not batch.attempts_in_doubt:
                     self._accumulator.park(batch)
                     return
-                outcome = self._accumulator.give_up(batch)
-            self._fail(batch, self._too_late(batch, outcome != NONE))
+                self._accumulator.give_up(batch)
+            text = (
+                f"{lane.topic}/{lane.partition}: refused, because an earlier batch of this"
+                " partition was given up; an earlier attempt may have stored it"
+            )
+            hint = "Check whether these messages are stored before you send them again."
+            unknown = OutcomeUnknown(text, component=error.component, hint=hint)
+            self._fail(batch, with_outcome(unknown, True))
         elif self._accumulator.is_first(batch):
             self._die(error)
         else:

@@ -307,6 +307,28 @@ def test_what_shared_its_fate_is_unknown_too(cluster):
     assert log_of(cluster).values() == [b"warm", b"new"]
 
 
+def test_an_error_after_a_gap_names_the_gap_and_no_time_limit(cluster):
+    """The batch behind the gap has most of its own time left when it must fail."""
+    swallowed = []
+    with Producer(
+        cluster.address, delivery_timeout_ms=1500, request_timeout_ms=200, linger_ms=0
+    ) as producer:
+        producer.send("t", b"warm").result(5)
+        cluster.daemons[0].script = swallow_doomed(swallowed)
+        doomed = producer.send("t", b"doomed")
+        while len(swallowed) < 3:
+            time.sleep(0.001)
+        behind = producer.send("t", b"behind it")
+        while not any(len(frames) > 1 for frames in swallowed):
+            time.sleep(0.001)
+        assert isinstance(doomed.exception(5), errors.TimedOut)
+        error = behind.exception(5)
+        assert isinstance(error, errors.OutcomeUnknown) and error.outcome == errors.UNKNOWN
+        assert "an earlier batch of this partition was given up" in str(error)
+        with pytest.raises(errors.DeliveryFailed):
+            producer.flush(5)
+
+
 def test_a_batch_that_is_refused_for_good_fails_alone(cluster, producer):
     def refuse(envelope, frames):
         if envelope[words.KIND] == words.PRODUCE and any(b"bad" in frame for frame in frames):
