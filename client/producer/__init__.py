@@ -8,6 +8,6 @@ sends them.
 
 Comes in: values from any thread of the application. Goes out: PRODUCE requests through
 `client/cluster`, and the outcome of each message. A full buffer blocks and then raises. Users
-import `Producer`, `Delivery` and `RecordMetadata` from `myqueue`; inside, the command line and
-`myqueue.simple` do so too.
+import `Producer`, `Delivery` and `RecordMetadata` from `myqueue`; inside the client, modules import
+`producer.producer`, `delivery` and `input` directly.
 """

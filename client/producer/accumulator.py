@@ -95,6 +95,10 @@ class Batch:
         self.error: MyQueueError | None = None
         self.listeners: list[Callable[[Batch], None]] = []
 
+    def has_room(self, size: int) -> bool:
+        """Does a message of this size fit, with its overhead?"""
+        return self.count < COUNT_MAX and self.size + size <= self.lane.batch_bytes
+
     def describe(
         self, key: bytes | None, headers: dict[str, bytes] | None, time_ms: int | None
     ) -> None:
@@ -246,7 +250,7 @@ class Accumulator:
         """Find the lane's open batch if a message of this size fits, or open a new one."""
         batch = lane.open
         if batch is not None:
-            if batch.count < COUNT_MAX and batch.size + size <= lane.batch_bytes:
+            if batch.has_room(size):
                 return batch
             self.seal(lane)
         batch = lane.open = Batch(lane, now, wall_ms, now + self.delivery_timeout_ms)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from myqueue.arguments import wrong
 from myqueue.errors import InvalidRequest, MessageTooLarge
-from myqueue.producer.accumulator import COUNT_MAX, MESSAGE_OVERHEAD_BYTES
+from myqueue.producer.accumulator import COUNT_MAX, HEADER_OVERHEAD_BYTES, MESSAGE_OVERHEAD_BYTES
 from myqueue.wire.protocol import FRAME_BYTES_MAX
 
 # Of one message: its frame also carries the batch's header and a little of msgpack.
@@ -31,13 +31,17 @@ def plain(value: Any, what: str = "value") -> bytes:
     raise InvalidRequest(f"a {what} is bytes, not {type(value).__name__}; encode it first")
 
 
-def plain_headers(headers: Any) -> dict[str, bytes]:
+def plain_headers(headers: Any) -> tuple[dict[str, bytes] | None, int]:
+    """Copy headers to a new map; and the bytes that they count, with their overhead."""
+    if headers is None:
+        return None, 0
     try:
         plain_map = {} if isinstance(headers, str | bytes) else dict(headers)
     except (TypeError, ValueError):
         plain_map = {}
     if not plain_map and headers not in ({}, [], ()):
         raise wrong("headers", "a mapping of texts to bytes or texts", headers)
+    size = 0
     for name, value in plain_map.items():
         if not isinstance(name, str):
             raise InvalidRequest(f"names of headers are text, not {name!r}")
@@ -45,7 +49,8 @@ def plain_headers(headers: Any) -> dict[str, bytes]:
         plain_map[name] = (
             _encoded(value, name) if isinstance(value, str) else plain(value, "header")
         )
-    return plain_map
+        size += len(name) + len(plain_map[name]) + HEADER_OVERHEAD_BYTES
+    return plain_map, size
 
 
 def _encoded(value: str, what: str) -> bytes:
@@ -65,10 +70,11 @@ def plain_keys(keys: Any, count: int) -> list[Any]:
     return key_list
 
 
-def plain_time(timestamp_ms: int) -> int:
+def check_time(timestamp_ms: Any) -> None:
+    if timestamp_ms is None:
+        return
     if type(timestamp_ms) is not int or not 0 <= timestamp_ms < 1 << 63:
         raise InvalidRequest(f"timestamp_ms is ms since 1970, not {timestamp_ms!r}")
-    return timestamp_ms
 
 
 def plain_values(values: Iterable[Any]) -> list[bytes]:

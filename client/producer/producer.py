@@ -2,7 +2,7 @@
 
 Comes in: messages, from any thread. Goes out: a future for each message or list; the messages
 themselves go into the buffer (`accumulator`), from which the I/O thread sends them (`sender`). This
-module chooses the partition, limits the buffer and waits.
+module limits the buffer and waits; `topic_lanes` chooses the partition.
 
 Invariant: an accepted message ends in exactly one way. Either it is stored on a majority of its
 partition's replicas, or it fails, and the error says whether it may have been stored all the same.
@@ -39,7 +39,6 @@ from myqueue.errors import (
 from myqueue.finalizers import ProducerParting, wait_for_partings, weakly
 from myqueue.producer.accumulator import (
     COUNT_MAX,
-    HEADER_OVERHEAD_BYTES,
     MESSAGE_OVERHEAD_BYTES,
     Accumulator,
     Batch,
@@ -49,10 +48,10 @@ from myqueue.producer.delivery import BatchDelivery, Countdown, Delivery, Failur
 from myqueue.producer.input import (
     Runs,
     check_size,
+    check_time,
     plain,
     plain_headers,
     plain_keys,
-    plain_time,
     plain_values,
 )
 from myqueue.producer.keyed_send import send_once
@@ -183,28 +182,31 @@ class Producer:
             value = plain(value)
         size = len(value) + MESSAGE_OVERHEAD_BYTES
         if partition is not None or key is not None:
-            key = plain(key, "key") if key is not None else None
+            if key is not None:
+                if type(key) is not bytes:
+                    key = plain(key, "key")
+                size += len(key)
             lane = lane_of(topic_lanes, key, partition)
-            size += len(key) if key is not None else 0
         is_plain = key is None and headers is None and timestamp_ms is None
+        header_map: dict[str, bytes] | None = None
         if not is_plain:
-            headers = plain_headers(headers) if headers is not None else None
-            for name, text in (headers or {}).items():
-                size += len(name) + len(text) + HEADER_OVERHEAD_BYTES
-            timestamp_ms = plain_time(timestamp_ms) if timestamp_ms is not None else None
+            header_map, header_bytes = plain_headers(headers)
+            size += header_bytes
+            check_time(timestamp_ms)
         if size > topic_lanes.limit:
             check_size(size - MESSAGE_OVERHEAD_BYTES, topic_lanes.limit, topic)
         accumulator = self._accumulator
         with self._lock:
             batch = (lane or topic_lanes.sticky).open
-            is_new = (
+            # `Batch.has_room`, inlined: 0.65 instead of 0.67 µs for each message.
+            needs_slow_path = (
                 batch is None
                 or batch.size + size > batch.lane.batch_bytes
                 or batch.count >= COUNT_MAX
                 or accumulator.buffered + size > self._buffer_bytes
                 or (lane is None and topic_lanes.spread.avoided)
             )
-            if batch is None or is_new:
+            if batch is None or needs_slow_path:
                 batch = self._batch_for(topic_lanes, lane, size)
             index = batch.count
             batch.values.append(value)
@@ -212,8 +214,8 @@ class Producer:
             batch.size += size
             accumulator.buffered += size
             if not is_plain:
-                batch.describe(key, headers, timestamp_ms)  # type: ignore[arg-type]
-        if is_new:
+                batch.describe(key, header_map, timestamp_ms)
+        if needs_slow_path:
             self._sender.kick()
         return Delivery(batch, index)
 
@@ -311,13 +313,7 @@ class Producer:
         if topic_lanes.is_gone:
             raise TopicDeleted(f"the topic {topic_lanes.topic.name!r} was deleted")
         if lane is None:
-            lane = topic_lanes.sticky
-            batch = lane.open
-            if batch is None or batch.size + size > lane.batch_bytes or batch.count >= COUNT_MAX:
-                self._accumulator.seal(lane)
-                batch = None
-            if batch is None or lane.partition in topic_lanes.spread.avoided:
-                lane = topic_lanes.sticky = topic_lanes.lanes[topic_lanes.spread.choose()]
+            lane = topic_lanes.lane_for_unkeyed(size, self._accumulator)
         return self._accumulator.room(lane, size, now_ms(), wall_ms())
 
     def _wait_for_room(self, size: int) -> None:

@@ -16,7 +16,8 @@ class TopicLanes:
 
     Any thread reads them without a lock, because `lanes` is a tuple that is replaced, never
     changed. It always has a lane for each partition of `topic`: a message must never see a part of
-    it, since the number of lanes decides where a key belongs. `grow` needs the producer's lock.
+    it, since the number of lanes decides where a key belongs. `grow` and `lane_for_unkeyed` need
+    the producer's lock.
     """
 
     __slots__ = ("is_gone", "lanes", "limit", "spread", "sticky", "topic")
@@ -42,6 +43,21 @@ class TopicLanes:
         self.topic = topic
         self.lanes += added
         self.sticky = self.lanes[self.spread.choose()]
+
+    def lane_for_unkeyed(self, size: int, accumulator: Accumulator) -> Lane:
+        """Choose where a message goes that has neither key nor partition.
+
+        It joins the last such message as long as that one's batch is open and has room, and its
+        partition is not avoided.
+        """
+        lane = self.sticky
+        batch = lane.open
+        if batch is not None and not batch.has_room(size):
+            accumulator.seal(lane)
+            batch = None
+        if batch is None or lane.partition in self.spread.avoided:
+            lane = self.sticky = self.lanes[self.spread.choose()]
+        return lane
 
 
 def lane_of(topic_lanes: TopicLanes, key: bytes | None, partition: int | None) -> Lane:
