@@ -86,7 +86,7 @@ class AsyncProducer:
         self, topic: str, values: Iterable[bytes], *, partition: int | None = None
     ) -> list[Stored]:
         """Send a list in its order; returns a Stored for each run of messages."""
-        payloads = plain_values(values)
+        payloads = plain_values(values, "send_many")
         call = partial(self._producer.send_many, topic, payloads, partition=partition)
         return await asyncio.wrap_future(
             await self._put(text(topic, "topic"), sum(map(len, payloads)), call)

@@ -246,7 +246,7 @@ class Accumulator:
         self.lanes_by_group[lane.group] = lane
         return lane
 
-    def room(self, lane: Lane, size: int, now: int, wall_ms: int) -> Batch:
+    def open_batch_for(self, lane: Lane, size: int, now: int, wall_ms: int) -> Batch:
         """Find the lane's open batch if a message of this size fits, or open a new one."""
         batch = lane.open
         if batch is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
+from types import NoneType
 from typing import Any, Final
 
 from myqueue.arguments import wrong
@@ -60,13 +61,15 @@ def _encoded(value: str, what: str) -> bytes:
         raise InvalidRequest(f"the {what} {value!r} is no text that UTF-8 can write") from None
 
 
-def plain_keys(keys: Any, count: int) -> list[Any]:
-    """Check that there is a key, or None, for each value."""
+def plain_keys(keys: Any, count: int) -> list[bytes | None]:
+    """Copy keys to a new list, one or None for each value; texts become bytes."""
     if isinstance(keys, str | bytes | bytearray | Mapping) or not isinstance(keys, Iterable):
         raise wrong("keys", "a list with a key, or None, for each value", keys)
     key_list = list(keys)
     if len(key_list) != count:
         raise InvalidRequest(f"{count} values, but {len(key_list)} keys")
+    if set(map(type, key_list)) - {bytes, NoneType}:
+        key_list = [None if key is None else plain(key, "key") for key in key_list]
     return key_list
 
 
@@ -77,10 +80,10 @@ def check_time(timestamp_ms: Any) -> None:
         raise InvalidRequest(f"timestamp_ms is ms since 1970, not {timestamp_ms!r}")
 
 
-def plain_values(values: Iterable[Any]) -> list[bytes]:
-    """Copy values to a new list of bytes."""
+def plain_values(values: Iterable[Any], caller: str) -> list[bytes]:
+    """Copy values to a new list of bytes. `caller`: the public method, for the error's text."""
     if isinstance(values, str | bytes | bytearray | memoryview):
-        raise InvalidRequest("send_many takes a list of values; for one value there is send")
+        raise InvalidRequest(f"{caller} takes a list of values; for one value there is send")
     if isinstance(values, Mapping) or not isinstance(values, Iterable):
         raise wrong("values", "a list of bytes", values)
     payloads = list(values)

@@ -237,7 +237,7 @@ class Producer:
         if self._refusal is not None:
             self._check()
         topic_lanes = self._topics.get(text(topic, "topic")) or self._lanes_of_topic(topic)
-        payloads = plain_values(values)
+        payloads = plain_values(values, "send_many")
         parts: list[tuple[Batch, int, int]] = []
         try:
             if keys is None:
@@ -267,17 +267,17 @@ class Producer:
     ) -> Future[list[RecordMetadata]]:
         """Store messages once, however often and by whichever process they are sent.
 
-        `request_id`: 16 bytes that name this list. Each partition remembers it for 15 minutes; a
-        repeat returns where the messages were stored. The same id with other messages raises
+        `request_id`: a key of 16 bytes for this list. Each partition remembers it for 15 minutes; a
+        repeat returns where the messages were stored. The same key with other messages raises
         KeyReused. The future is a list with a RecordMetadata for each message. The list does not
         pass through the buffer; it is tried for `delivery_timeout_ms`.
         """
         self._check()
         topic_lanes = self._topics.get(text(topic, "topic")) or self._lanes_of_topic(topic)
-        payloads = plain_values(values)
-        their_keys = None if keys is None else plain_keys(keys, len(payloads))
+        payloads = plain_values(values, "send_once")
+        key_list = None if keys is None else plain_keys(keys, len(payloads))
         return send_once(
-            self.session, topic_lanes, payloads, their_keys, partition, request_id, self.settings
+            self.session, topic_lanes, payloads, key_list, partition, request_id, self.settings
         )
 
     def _put(
@@ -314,7 +314,7 @@ class Producer:
             raise TopicDeleted(f"the topic {topic_lanes.topic.name!r} was deleted")
         if lane is None:
             lane = topic_lanes.lane_for_unkeyed(size, self._accumulator)
-        return self._accumulator.room(lane, size, now_ms(), wall_ms())
+        return self._accumulator.open_batch_for(lane, size, now_ms(), wall_ms())
 
     def _wait_for_room(self, size: int) -> None:
         limit_ms = 0 if self.session.in_io_thread() else self.settings.max_block_ms

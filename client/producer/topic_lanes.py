@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from myqueue.cluster.partitioner import Spread, partition_of
 from myqueue.cluster.routing import Topic
 from myqueue.errors import InvalidRequest
 from myqueue.producer.accumulator import Accumulator, Lane
-from myqueue.producer.input import MESSAGE_BYTES_MAX, plain
+from myqueue.producer.input import MESSAGE_BYTES_MAX
 
 
 class TopicLanes:
@@ -74,17 +72,16 @@ def lane_of(topic_lanes: TopicLanes, key: bytes | None, partition: int | None) -
 def by_lane(
     topic_lanes: TopicLanes,
     values: list[bytes],
-    keys: Sequence[bytes | str | None],
+    keys: list[bytes | None],
     partition: int | None,
 ) -> list[tuple[Lane | None, list[bytes], list[bytes | None]]]:
     """Split a list by lane; the lane None has the messages without a key."""
-    plain_keys = [key if key is None else plain(key, "key") for key in keys]
     if partition is not None:
-        return [(lane_of(topic_lanes, None, partition), values, plain_keys)]
+        return [(lane_of(topic_lanes, None, partition), values, keys)]
     lanes = topic_lanes.lanes
     count = len(lanes)
     lists: dict[int, tuple[list[bytes], list[bytes | None]]] = {}
-    for value, key in zip(values, plain_keys, strict=True):
+    for value, key in zip(values, keys, strict=True):
         lane_values, lane_keys = lists.setdefault(
             -1 if key is None else partition_of(key, count), ([], [])
         )

@@ -24,7 +24,7 @@ class Desk:
     def put(self, values, lane=0):
         """One letter is one message."""
         for letter in values:
-            batch = self.acc.room(
+            batch = self.acc.open_batch_for(
                 self.lanes[lane], MESSAGE_OVERHEAD_BYTES + 1, self.now, 1000 + self.now
             )
             self.acc.put(batch, [letter.encode()], MESSAGE_OVERHEAD_BYTES + 1)
@@ -102,7 +102,7 @@ def test_or_are_a_full_batch():
 def test_a_message_larger_than_a_batch_has_its_own():
     desk = Desk()
     desk.put("a")
-    batch = desk.acc.room(desk.lanes[0], 500, 0, 0)
+    batch = desk.acc.open_batch_for(desk.lanes[0], 500, 0, 0)
     desk.acc.put(batch, [b"x" * 476], 500)
     desk.put("b")
     assert [len(b.values) for b in desk.take()] == [1, 1]
@@ -249,7 +249,7 @@ def test_columns_begin_with_the_first_message_that_needs_them():
 
 def test_batches_without_keys_fill_up_with_them_later():
     desk = Desk()
-    batch = desk.acc.room(desk.lanes[0], 26, 0, 0)
+    batch = desk.acc.open_batch_for(desk.lanes[0], 26, 0, 0)
     desk.acc.put(batch, [b"a"], 25)
     desk.acc.put(batch, [b"b"], 26, [b"k"])
     _, columns = batches.open_batch(batch.pack(0, 0, batches.PLAIN))
@@ -271,7 +271,9 @@ def test_whatever_happens_order_and_sums_hold(seed):
             for _ in range(chance.randint(1, 5)):
                 number, sent = number + 1, sent + 1
                 value = b"%07d" % number
-                batch = desk.acc.room(desk.lanes[lane], MESSAGE_OVERHEAD_BYTES + 7, desk.now, 0)
+                batch = desk.acc.open_batch_for(
+                    desk.lanes[lane], MESSAGE_OVERHEAD_BYTES + 7, desk.now, 0
+                )
                 desk.acc.put(batch, [value], MESSAGE_OVERHEAD_BYTES + 7)
         for batch in desk.acc.tick(desk.now):
             ended += batch.count

@@ -9,6 +9,7 @@ import inspect
 import math
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -190,6 +191,7 @@ def test_producer(cluster):
         refused(lambda n=name, v=value: Producer(cluster.address, **{n: v}), name)
     with Producer(cluster.address) as producer:
         send, many = producer.send, producer.send_many
+        once = partial(producer.send_once, request_id=b"i" * 16)
         check(
             {
                 "topic": [*NO_TOPIC], "topic of many": [*NO_TOPIC], "topic of once": [*NO_TOPIC],
@@ -200,7 +202,11 @@ def test_producer(cluster):
                 "timestamp_ms": [-1, 1.5, "1", 1 << 63, True, ODD],
                 "values": [None, 5, b"x", "x", {b"x": 1}, [5], ["x"], ODD],
                 "keys": [5, "k", [5], [], [b"a", b"b"], {"k": 1}, ODD],
-                "request_id": [None, b"short", "x" * 16, 5], "partitions_for": [*NO_TOPIC],
+                "request_id": [None, b"short", "x" * 16, 5],
+                "partition of once": [-1, 9, "0", 0.0, True, ODD],
+                "keys of once": [5, "k", [5], [], [b"a", b"b"], {"k": 1}, ODD],
+                "values of once": [None, 5, b"x", "x", [], {b"x": 1}, [5], ["x"], ODD],
+                "partitions_for": [*NO_TOPIC],
                 "flush": [*NO_SECONDS], "close": [*NO_SECONDS],
             },
             {
@@ -212,6 +218,9 @@ def test_producer(cluster):
                 "timestamp_ms": lambda x: send("t", b"v", timestamp_ms=x),
                 "values": lambda x: many("t", x), "keys": lambda x: many("t", [b"v"], keys=x),
                 "request_id": lambda x: producer.send_once("t", [b"v"], request_id=x),
+                "partition of once": lambda x: once("t", [b"v"], partition=x),
+                "keys of once": lambda x: once("t", [b"v"], keys=x),
+                "values of once": lambda x: once("t", x),
                 "partitions_for": producer.partitions_for, "flush": producer.flush,
                 "close": producer.close,
             },
