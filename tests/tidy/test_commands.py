@@ -32,7 +32,13 @@ def test_commands_have_help(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["bin/test", "unitt"], ["bin/test", "unit", "nothing"], ["bin/check", "--fixx"]]
+    "words",
+    [
+        ["bin/test", "unitt"],
+        ["bin/test", "unit", "nothing"],
+        ["bin/test", "-q", "tests/tidy"],
+        ["bin/check", "--fixx"],
+    ],
 )
 def test_wrong_words_get_the_usage(words: list[str]) -> None:
     command = [str(ROOT / words[0]), *words[1:]]
