@@ -135,7 +135,7 @@ class Broker:
             return
         orders = self.manager_link.answered(peer[1], envelope)
         if orders is not None:
-            self._follow_orders(orders)
+            self._carry_out(orders)
 
     # -- the turn ------------------------------------------------------------------------------
 
@@ -334,7 +334,7 @@ class Broker:
             details["address"] = address
         return errors.NotLeader.code, details
 
-    def _follow_orders(self, orders: BrokerOrders) -> None:
+    def _carry_out(self, orders: BrokerOrders) -> None:
         for group in orders.remove:
             self._remove_replica(group)
         if orders.wanted is not None:
@@ -364,9 +364,17 @@ class Broker:
             except errors.NotReady:
                 continue
             except errors.MyQueueError as error:
-                self._log_event("error", "replica-not-made", group=wanted.group, error=str(error))
+                self._log_event(
+                    "error",
+                    "replica-not-made",
+                    group=wanted.group,
+                    topic=wanted.topic,
+                    partition=wanted.number,
+                    error=str(error),
+                    do="It is tried again every second; look at this disk's free space and errors.",
+                )
             else:
-                # Removing the replica before it removed its settings.
+                # An earlier replica's settings went with it.
                 self._settings[wanted.group] = wanted.settings
                 self.manager_link.touch(wanted.group)
                 self._log_event(
@@ -374,6 +382,7 @@ class Broker:
                     "replica-made",
                     group=wanted.group,
                     topic=wanted.topic,
+                    partition=wanted.number,
                     joins=bool(wanted.moved),
                 )
 

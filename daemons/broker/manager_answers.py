@@ -8,11 +8,12 @@ another one has its number now.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from myqueue.errors import IdentityMismatch
 
 if TYPE_CHECKING:
+    from myqueue.daemons.broker.orders import OrdersMessage
     from myqueue.daemons.replication.engine import Engine
 
 ANSWER_CURRENT_MS: Final = 5000  # an answer older than that may be of another time
@@ -60,13 +61,12 @@ class ManagerAnswers:
         answers.rejected_at, answers.error_text = -ANSWER_CURRENT_MS, ""
         answers.last_seen_at = self._engine.now
 
-    def note_contents(self, node: int, orders: dict[str, Any]) -> None:
+    def note_contents(self, node: int, message: OrdersMessage) -> None:
         """Note what these orders say of the managers, and whether they are for this life."""
-        answers, wall_ms = self._answers[node], int(orders.get("wall_ms", 0))
-        named = orders.get("managers", ())  # an older manager does not send them
-        answers.unconfigured_managers = [other for other in named if other not in self._answers]
-        if orders["life"] == self._engine.incarnation:
-            answers.followed_at, answers.wall_ms = self._engine.now, wall_ms
+        answers, known = self._answers[node], self._answers
+        answers.unconfigured_managers = [other for other in message.managers if other not in known]
+        if message.life == self._engine.incarnation:
+            answers.followed_at, answers.wall_ms = self._engine.now, message.wall_ms
 
     def has_current_orders(self, now: int) -> bool:
         """True if a majority of the managers knows this life and answered lately.

@@ -21,7 +21,13 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from myqueue.daemons.broker.missing_replicas import MISSING, MissingReplicas
-from myqueue.daemons.broker.orders import BrokerOrders, WantedReplica, is_held, wanted_replicas
+from myqueue.daemons.broker.orders import (
+    BrokerOrders,
+    OrdersMessage,
+    WantedReplica,
+    is_held,
+    parse_orders,
+)
 from myqueue.daemons.broker.reconcile_members import committed_members
 from myqueue.daemons.broker.stalled_recoveries import StalledRecoveries
 from myqueue.daemons.partition.machine import PartitionMachine
@@ -220,7 +226,7 @@ class ManagerLink:
     # -- orders --------------------------------------------------------------------------------
 
     def answered(self, node: int, envelope: protocol.Envelope) -> BrokerOrders | None:
-        """Read a manager's answer; None if there is nothing to do."""
+        """Read a manager's answer; return its orders, None if it has no valid ones."""
         manager = self._managers.get(node)
         if manager is None:
             return None
@@ -228,51 +234,49 @@ class ManagerLink:
             self._answers.note_error(node, envelope[3], str(envelope[4]))
         if envelope[protocol.KIND] != protocol.ORDERS:
             return None
-        _, _, heartbeat_number, orders = envelope
+        _, _, heartbeat_number, contents = envelope
         self._answers.note_orders(node)
         try:
-            orders_to_follow = self._follow(orders)
-            more = orders["more"]
-            self._answers.note_contents(node, orders)
+            message = parse_orders(contents)
         except (KeyError, TypeError, ValueError):  # of another version
             self._engine.counts["orders_invalid_total"] += 1
             return None
+        self._answers.note_contents(node, message)
         if heartbeat_number == manager.heartbeat_number:
             # Answers to older heartbeats say nothing about what changed since.
             unsent = islice(manager.unanswered_groups, GROUPS_PER_HEARTBEAT_MAX, None)
             manager.unanswered_groups = dict.fromkeys(unsent)
             manager.next_is_full = False
-        manager.next_is_full |= more
-        return orders_to_follow
+        manager.next_is_full |= message.more
+        return self._accept(message)
 
     # -- following orders ----------------------------------------------------------------------
 
-    def _follow(self, orders: dict[str, Any]) -> BrokerOrders:
-        """Return what is not true yet. Malformed orders raise before anything is changed."""
-        version, wanted = int(orders["version"]), wanted_replicas(orders)
-        self._learn_addresses(version, orders["brokers"] or ())
-        transfers = [(group, node) for group, node in orders["transfers"]]
-        if orders["life"] != self._engine.incarnation or version < self.version:
+    def _accept(self, message: OrdersMessage) -> BrokerOrders:
+        """Store orders for this life that are not older; return what the broker must carry out."""
+        version, transfers = message.version, message.transfers
+        self._learn_addresses(version, message.brokers)
+        if message.life != self._engine.incarnation or version < self.version:
             return BrokerOrders([], None, [])
-        if orders["wanted"] is None:
+        if message.wanted is None:
             # A manager that believes we follow newer orders has more to say than removals.
-            gone = orders["gone"] if version == self.version else []
+            gone = message.gone if version == self.version else []
             return BrokerOrders(self._groups_to_remove(gone), None, transfers)
         self.version = version
-        self.wanted = {replica.group: replica for replica in wanted}
-        self._missing_replicas.update(wanted, orders["life_from"])
-        return BrokerOrders(self._groups_to_remove(orders["gone"]), self.wanted, transfers)
+        self.wanted = {replica.group: replica for replica in message.wanted}
+        self._missing_replicas.update(message.wanted, message.life_from)
+        return BrokerOrders(self._groups_to_remove(message.gone), self.wanted, transfers)
 
-    def _learn_addresses(self, version: int, rows: Iterable[Any]) -> None:
+    def _learn_addresses(self, version: int, rows: list[tuple[int, str, str]]) -> None:
         if version < self._addresses_version:
             return
-        for node, address, peer, _host in rows:
+        for node, address, peer in rows:
             self._addresses_version = version
             self.brokers[node] = address
             if node != self._engine.node:
                 self._engine.set_peer_address(("broker", node), peer)
 
-    def _groups_to_remove(self, gone: list[list[int]]) -> list[int]:
+    def _groups_to_remove(self, gone: list[tuple[int, int]]) -> list[int]:
         """Return the groups of which `gone`, rows [group, incarnation], names the replica here.
 
         If the log lost the replica's id, any incarnation of its group names it.

@@ -33,7 +33,7 @@ class WantedReplica(NamedTuple):
 
     def incarnation(self, node: int) -> int:
         """Return the incarnation of the replica that this node should hold; 0: none."""
-        return next((number for holder, number in self.replicas if holder == node), 0)
+        return next((incarnation for holder, incarnation in self.replicas if holder == node), 0)
 
     def members(self) -> tuple[int, ...]:
         """Return the replica ids of all that are wanted."""
@@ -46,6 +46,37 @@ class BrokerOrders(NamedTuple):
     remove: list[int]  # groups
     wanted: dict[int, WantedReplica] | None  # by group; None: as before
     transfers: list[tuple[int, int]]  # (group, node of the next leader)
+
+
+class OrdersMessage(NamedTuple):
+    """The contents of one ORDERS, every field read and checked for its type."""
+
+    version: int
+    life: int  # the incarnation of the process that the orders are for
+    life_from: int  # replicas of lower incarnations were created in earlier lives
+    wanted: list[WantedReplica] | None  # None: as before
+    gone: list[tuple[int, int]]  # (group, incarnation) of replicas to remove
+    transfers: list[tuple[int, int]]  # (group, node of the next leader)
+    brokers: list[tuple[int, str, str]]  # (node, address, peer address)
+    more: bool  # the managers need a full heartbeat
+    wall_ms: int  # 0: not sent
+    managers: list[int]
+
+
+def parse_orders(orders: Mapping[str, Any]) -> OrdersMessage:
+    """Read a whole ORDERS. Malformed ones raise KeyError, TypeError or ValueError."""
+    return OrdersMessage(
+        int(orders["version"]),
+        int(orders["life"]),
+        int(orders["life_from"]),
+        None if orders["wanted"] is None else wanted_replicas(orders),
+        [(int(group), int(incarnation)) for group, incarnation in orders["gone"] or ()],
+        [(int(group), int(node)) for group, node in orders["transfers"]],
+        [(int(node), str(client), str(peer)) for node, client, peer, _ in orders["brokers"] or ()],
+        bool(orders["more"]),
+        int(orders.get("wall_ms", 0)),
+        [int(node) for node in orders.get("managers", ())],
+    )
 
 
 class About(NamedTuple):
@@ -87,12 +118,12 @@ def create_replica(engine: Engine, wanted: WantedReplica) -> None:
 
     Founders know each other. A replica that comes later, or finds the group changed already,
     learns from its log which members vote; until then it neither votes for itself nor counts.
-    But a founder that is made late, of a group that may not be founded yet, founds it with the
-    others of its time: it was never made, so it is like a founder that received nothing yet.
+    A founder that is created late has never voted. If its group may still be unfounded, it is
+    created with all founders as voters, so that they can elect a leader.
     """
     own_incarnation = wanted.incarnation(engine.node)
     own = replica_id(engine.node, own_incarnation)
-    members = [replica_id(node, number) for node, number in (*wanted.replicas, *wanted.leaving)]
+    members = [replica_id(*member) for member in (*wanted.replicas, *wanted.leaving)]
     about = pack_about(wanted)
     if (engine.node, own_incarnation) in wanted.founders:
         founders = [replica_id(node, incarnation) for node, incarnation in wanted.founders]

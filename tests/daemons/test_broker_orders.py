@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from support.batches import make_batch
 from support.broker_seam import GROUP, World
@@ -130,11 +132,31 @@ def test_transfers(world: World) -> None:
     assert world.engine.transfers == [(GROUP, 3)], "who would have to catch up waits"
 
 
-def test_malformed_orders_do_no_harm(world: World) -> None:
-    for state in ({}, orders(wanted=[[1]]), orders(gone=3), orders(brokers=[1])):
-        answer(world, state)
-    assert world.engine.counts["orders_invalid_total"] == 4
-    answer(world, orders(), manager=9)
+MALFORMED: dict[str, Any] = {
+    "version": "x", "life": None, "life_from": [], "wanted": [[1]], "gone": 3, "transfers": [1],
+    "brokers": [1], "wall_ms": "x", "managers": 3,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", [*MALFORMED, "more"])
+def test_malformed_orders_change_nothing(world: World, field: str) -> None:
+    link, brokers = world.broker.manager_link, [[3, "tcp://new:1", "tcp://new:2", "host"]]
+    before = link.version, dict(link.wanted), dict(link.brokers)
+    state = orders(version=99, wanted=[wanted_row(5, [[1, 7]])], brokers=brokers)
+    if field == "more":
+        del state["more"]
+    else:
+        state[field] = MALFORMED[field]
+    answer(world, state)
+    assert world.engine.counts["orders_invalid_total"] == 1
+    assert (link.version, link.wanted, link.brokers) == before
+    assert set(world.engine.replicas) == {GROUP}
+
+
+def test_answers_of_unknown_managers_change_nothing(world: World) -> None:
+    answer(world, {})
+    answer(world, orders(version=99, wanted=[]), manager=9)
+    assert world.broker.manager_link.version != 99
     assert set(world.engine.replicas) == {GROUP}
 
 
