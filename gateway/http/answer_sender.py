@@ -36,7 +36,7 @@ class AnswerSender:
         connection.close_after_answer = answer.close = answer.close or self.stopping
         head, body = answer.head(self._http_date()), answer.body
         if len(body) <= JOINED_BYTES_MAX:
-            self.note_sent(connection, connection.send(head + body))
+            self.finish_or_hand_over(connection, connection.send(head + body))
             return
         is_alive = connection.send(head)  # joining both would double the memory
         unsent_head = connection.unsent
@@ -44,16 +44,17 @@ class AnswerSender:
             connection.unsent = memoryview(bytes(unsent_head) + body)
         elif is_alive:
             is_alive = connection.send(body)
-        self.note_sent(connection, is_alive)
+        self.finish_or_hand_over(connection, is_alive)
 
-    def note_sent(self, connection: Connection, is_alive: bool) -> None:
-        """Note that an answer was sent, as far as the socket took it.
+    def finish_or_hand_over(self, connection: Connection, is_alive: bool) -> None:
+        """Finish an answer that the socket took completely; hand over the rest of any other.
 
-        Set the state first, then look at what was received.
+        The state is set first, then comes the look at what was received (`server.py`). A connection
+        that has more to do than wait for its next request is handed over to the reading thread.
         """
         if not is_alive:
             connection.is_broken = True
-        connection.answered_head = None
+        connection.head_in_answer = None
         body_bytes, connection.large_body_bytes = connection.large_body_bytes, 0
         rest = connection.unsent
         if rest is None:
@@ -70,7 +71,7 @@ class AnswerSender:
             self.bodies_to_release.append(body_bytes)
         if (
             rest is not None
-            or connection.data
+            or connection.received
             or connection.is_broken
             or connection.close_after_answer
             or body_bytes

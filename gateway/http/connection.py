@@ -23,7 +23,22 @@ BACKLOG: Final = 1024
 
 
 class State(IntEnum):
-    """What a connection does, ordered by the life of a request."""
+    """What a connection does, ordered by the life of a request.
+
+    Until the state is ANSWERING, only the reading thread changes it. Then the thread that has the
+    answer hands the connection back by IDLE or WRITING.
+
+        from                         to              by                    in
+        IDLE                         HEAD            _wait_for_head        the reading thread
+        HEAD                         IDLE            _wait_for_head        the reading thread
+        IDLE, HEAD                   WAITS_FOR_ROOM  _wait_for_body        the reading thread
+        IDLE, HEAD, WAITS_FOR_ROOM   BODY            _read_body            the reading thread
+        IDLE, HEAD, BODY             ANSWERING       _begin_request        the reading thread
+        any of the above             ANSWERING       _refuse               the reading thread
+        ANSWERING                    IDLE, WRITING   finish_or_hand_over   the one that answers
+        WRITING                      IDLE            finish_or_hand_over   the reading thread
+        IDLE                         LINGERING       _continue             the reading thread
+    """
 
     IDLE = 0  # no byte of a request was received
     HEAD = 1  # a part of the head was received
@@ -43,23 +58,24 @@ PARSED: Final = (IDLE, HEAD, BODY)  # received bytes are parsed at once in these
 class Connection:
     """A client's connection: its socket, the state of its request, and how fast data moves.
 
-    Invariant: only the reading thread changes `head`, `is_read_paused` and `is_watched`; while the
-    state is ANSWERING, `unsent` belongs to the thread that answers.
+    Invariant: only the reading thread changes `received`, `head`, `is_read_paused` and
+    `is_watched`; while the state is ANSWERING, `unsent`, `head_in_answer` and `large_body_bytes`
+    belong to the thread that answers.
     """
 
     __slots__ = (
-        "address", "answered_head", "bytes_at_begin", "bytes_per_s", "close_after_answer", "data",
-        "deadline", "had_request", "head", "is_broken", "is_read_paused", "is_watched",
-        "large_body_bytes", "last_progress_s", "lock", "number", "pace_checked_bytes",
-        "pace_checked_s", "phase_begin_s", "sock", "state", "unsent", "wants_write",
+        "address", "bytes_at_begin", "bytes_per_s", "close_after_answer", "deadline", "fd",
+        "had_request", "head", "head_in_answer", "is_broken", "is_read_paused", "is_watched",
+        "large_body_bytes", "last_progress_s", "pace_checked_bytes", "pace_checked_s",
+        "phase_begin_s", "received", "sock", "state", "tls_lock", "unsent", "wants_write",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, address: str) -> None:
-        self.sock, self.address, self.number = sock, address, sock.fileno()
-        self.data = bytearray()  # received, not yet parsed
+        self.sock, self.address, self.fd = sock, address, sock.fileno()
+        self.received = bytearray()  # and not yet taken out as a head or a body
         self.unsent: memoryview | None = None  # the rest of an answer
         self.head: Head | None = None  # head of the request that is being received
-        self.answered_head: Head | None = None  # head of the request that is being answered
+        self.head_in_answer: Head | None = None  # head of the request that is being answered
         self.state = IDLE
         self.deadline = math.inf  # on the monotonic clock: the server closes the connection then
         self.had_request = False  # at least one request was received completely
@@ -72,7 +88,7 @@ class Connection:
         self.begin_phase()
         # OpenSSL allows one thread at a time, and the thread that answers is not the one that
         # reads.
-        self.lock = Lock() if isinstance(sock, ssl.SSLSocket) else None
+        self.tls_lock = Lock() if isinstance(sock, ssl.SSLSocket) else None
         self.close_after_answer = False
         self.is_broken = False  # the client has closed it, or it failed
         self.is_watched = True  # registered with epoll
@@ -82,7 +98,7 @@ class Connection:
 
     def describe(self) -> str:
         """Return the request that is under way and its client, for the log."""
-        head = self.head or self.answered_head
+        head = self.head or self.head_in_answer
         # The path is percent-decoded: it may contain line ends.
         request = f"{head.method} {head.path[:100]!r}" if head is not None else "a connection"
         return f"{request} from {self.address}"
@@ -93,10 +109,10 @@ class Connection:
 
     def receive(self) -> None:
         """Read what is there without waiting; set `is_broken` if the client closed it."""
-        if self.lock is None:
+        if self.tls_lock is None:
             self._receive()
             return
-        with self.lock:
+        with self.tls_lock:
             self._receive()
 
     def _receive(self) -> None:
@@ -115,7 +131,7 @@ class Connection:
             if not chunk:
                 self.is_broken = True
                 return
-            self.data += chunk
+            self.received += chunk
             # TLS buffers bytes that cause no event, so it is read until empty; a plain socket is
             # read once.
             if not isinstance(self.sock, ssl.SSLSocket) or not self.sock.pending():
@@ -126,10 +142,10 @@ class Connection:
         the connection failed.
         """
         try:
-            if self.lock is None:
+            if self.tls_lock is None:
                 sent = self.sock.send(data)
             else:
-                with self.lock:
+                with self.tls_lock:
                     sent = self.sock.send(data)
         except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
             sent = 0
@@ -148,7 +164,12 @@ class Connection:
     @property
     def progress(self) -> int:
         """Bytes of the request received so far, or bytes of the answer taken so far."""
-        return len(self.data) if self.is_receiving else self.bytes_at_begin - self.unsent_bytes
+        return len(self.received) if self.is_receiving else self.bytes_at_begin - self.unsent_bytes
+
+    @property
+    def expects_continue(self) -> bool:
+        """True if the client waits for a 100 Continue before it sends the body."""
+        return self.head is not None and self.head.expects_continue
 
     @property
     def is_receiving(self) -> bool:

@@ -12,9 +12,10 @@ stored: headers by bytes and number, the body by its announced length. A request
 that it will be refused is refused before its body is read.
 
 The reading thread and the thread that sends an answer share no lock, but keep an order: the reader
-first notes what it received (data, or the end) and then looks at the state; the sender first sets
+first notes what it received (bytes, or the end) and then looks at the state; the sender first sets
 the state and then looks at what was received. So one of them always sees that there is more to do.
-Only the reader takes requests out of a connection, and only it closes one.
+Only the reader takes requests out of a connection, and only it closes one. `State` lists which
+function changes the state in which thread.
 
 `DESIGN.md` has the measurements for which this was written instead of using an existing server.
 """
@@ -48,7 +49,6 @@ from myqueue.gateway.http.connection import (
     WAITS_FOR_ROOM,
     WRITING,
     Connection,
-    State,
     listen,
     make_tls_context,
 )
@@ -144,18 +144,18 @@ class Server:
                 ) from None
 
     def _turn(self, seconds: float) -> None:
-        for number, event in self._epoll.poll(seconds, EVENTS_AT_ONCE):
-            connection = self._connections.get(number)
+        for fd, event in self._epoll.poll(seconds, EVENTS_AT_ONCE):
+            connection = self._connections.get(fd)
             if connection is not None:
                 self._on_event(connection, event)
-            elif number == self._wake_fd:
+            elif fd == self._wake_fd:
                 os.eventfd_read(self._wake_fd)
-            elif number == self._listener_fd:
+            elif fd == self._listener_fd:
                 self._accept()
         while self._sender.connections_to_continue:
             connection = self._sender.connections_to_continue.popleft()
-            if self._connections.get(connection.number) is connection:
-                self._after_send(connection)
+            if self._connections.get(connection.fd) is connection:
+                self._continue_or_close(connection)
         while self._sender.bodies_to_release:
             self._release_body(self._sender.bodies_to_release.popleft())
 
@@ -243,8 +243,8 @@ class Server:
             sock = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
         connection = Connection(sock, address)
         connection.expire_in(self._config.header_timeout_ms)
-        self._connections[connection.number] = connection
-        self._epoll.register(connection.number, IN)
+        self._connections[connection.fd] = connection
+        self._epoll.register(connection.fd, IN)
 
     def _free_connection(self, reason: str) -> bool:
         """Close connections that may be closed for a new one. Return False if all are busy."""
@@ -264,33 +264,33 @@ class Server:
         """Answer 429 instead of reading the body, or the rest of it: others need the room."""
         self._dropped.add(drop_reasons.BYTES)
         self._bodies.drop(connection)
-        connection.data.clear()
+        connection.received.clear()
         self._refuse(
             connection, Busy("too many request bodies are being sent to this gateway at once")
         )
 
     def _close(self, connection: Connection) -> None:
         """Close a connection. Threads that still work for it see `is_broken`, not a new connection
-        with the same number.
+        with the same file descriptor.
         """
-        if self._connections.get(connection.number) is connection:
-            del self._connections[connection.number]
+        if self._connections.get(connection.fd) is connection:
+            del self._connections[connection.fd]
         self._bodies.drop(connection)
         connection.is_broken = True
-        connection.data.clear()
+        connection.received.clear()
         connection.sock.close()
 
     def _update_events(self, connection: Connection) -> None:
         if connection.is_broken:
             if connection.is_watched:  # epoll would report its end again and again
-                self._epoll.unregister(connection.number)
+                self._epoll.unregister(connection.fd)
                 connection.is_watched = False
             return
         # Before the state is WRITING, `unsent` belongs to the thread that answers.
         has_rest = connection.state == WRITING and connection.unsent is not None
         writes = has_rest or connection.wants_write
         reads = not connection.is_read_paused
-        self._epoll.modify(connection.number, (IN if reads else 0) | (OUT if writes else 0))
+        self._epoll.modify(connection.fd, (IN if reads else 0) | (OUT if writes else 0))
 
     # -- what a connection brings -----------------------------------------------------------------
 
@@ -300,7 +300,7 @@ class Server:
         except Exception:
             self._close_failed(connection)
 
-    def _after_send(self, connection: Connection) -> None:
+    def _continue_or_close(self, connection: Connection) -> None:
         try:
             self._continue(connection)
         except Exception:
@@ -319,9 +319,9 @@ class Server:
         connection.receive()
         state = connection.state
         if state == LINGERING:
-            connection.data.clear()
+            connection.received.clear()
         is_answered = state in (ANSWERING, WRITING)
-        is_full = is_answered and len(connection.data) > PIPELINED_BYTES_MAX
+        is_full = is_answered and len(connection.received) > PIPELINED_BYTES_MAX
         if connection.is_broken and not is_answered:
             self._close(connection)
             return
@@ -342,7 +342,7 @@ class Server:
         if connection.close_after_answer and not connection.is_broken:
             # Closing a socket with unread bytes would make the client lose the answer.
             connection.end_output()
-            connection.data.clear()
+            connection.received.clear()
             connection.state = LINGERING
             connection.expire_in(LINGER_S * 1000)
         if connection.is_broken:
@@ -357,32 +357,62 @@ class Server:
     def _begin_requests(self, connection: Connection) -> None:
         """Begin all requests that were received completely, one after the other."""
         while connection.state in PARSED and not connection.close_after_answer:
-            try:
-                missing = self._missing_part(connection)
-            except MyQueueError as error:
-                self._refuse(connection, error)
+            head = connection.head
+            if head is None:
+                try:
+                    head = self._try_read_head(connection)
+                    if head is not None:
+                        self._check_new_head(connection, head)
+                except MyQueueError as error:
+                    self._refuse(connection, error)
+                    return
+            if head is None:
+                self._wait_for_head(connection)
                 return
-            if missing is None:
-                self._begin_request(connection)
-                continue
-            if missing != connection.state:
-                self._wait_for(connection, missing)
-            return
+            if len(connection.received) < head.length:
+                self._wait_for_body(connection, head)
+                return
+            self._begin_request(connection, head)
 
-    def _wait_for(self, connection: Connection, missing: State) -> None:
-        """Begin to wait for a part of a request."""
-        if missing == BODY:
-            self._begin_body(connection)
-            return
-        connection.state = missing
-        if missing == HEAD:
+    def _try_read_head(self, connection: Connection) -> request_head.Head | None:
+        """Take a head out of the received bytes, if all of it was received. Raises Malformed."""
+        received, limit = connection.received, self._config.header_bytes_max
+        while received.startswith(b"\r\n"):  # some clients send an empty line after a body
+            del received[:2]
+        if not received:
+            return None
+        end = received.find(request_head.END)
+        if end > limit or (end < 0 and len(received) > limit):
+            raise Malformed(f"headers of more than {limit} bytes")
+        if end < 0:
+            return None
+        head = connection.head = request_head.parse(bytes(received[:end]))
+        del received[: end + len(request_head.END)]
+        return head
+
+    def _check_new_head(self, connection: Connection, head: request_head.Head) -> None:
+        """Raise what the client gets if its request is refused by its head."""
+        if head.length > self._config.body_bytes_max:
+            raise BodyTooLarge(
+                f"a body of {head.length} bytes; this gateway takes {self._config.body_bytes_max}"
+            )
+        # Only to save memory: a body that is here already is checked by the application.
+        if len(connection.received) < head.length and self._check_head is not None:
+            self._check_head(head)
+
+    def _wait_for_head(self, connection: Connection) -> None:
+        if not connection.received:
+            connection.state = IDLE
+        elif connection.state != HEAD:
+            connection.state = HEAD
             connection.begin_phase()
             connection.expire_in(self._config.header_timeout_ms)
 
-    def _begin_body(self, connection: Connection) -> None:
-        """Begin to read a body, or pause reading until it has room."""
-        length = connection.head.length if connection.head is not None else 0
-        if self._bodies.begin_or_queue(connection, length):
+    def _wait_for_body(self, connection: Connection, head: request_head.Head) -> None:
+        """Read a body from now on, or pause reading until it has room."""
+        if connection.state == BODY:
+            return
+        if self._bodies.begin_or_queue(connection, head.length):
             self._read_body(connection)
             if self._bodies.needs_room:
                 self._free_body_bytes()
@@ -398,7 +428,7 @@ class Server:
         if connection.is_read_paused:
             connection.is_read_paused = False
             self._update_events(connection)
-        if connection.head is not None and connection.head.expects_continue:
+        if connection.expects_continue:
             # The send buffer has room for these bytes, unless earlier answers were not taken.
             is_alive = connection.send(request_head.CONTINUE)
             if not is_alive or connection.unsent is not None:
@@ -409,37 +439,9 @@ class Server:
         connection.expire_in(connection_limits.SEND_TIMEOUT_S * 1000)
         self._sender.send(connection, refusal(error))
 
-    def _missing_part(self, connection: Connection) -> State | None:
-        """Return what the next request lacks: HEAD, BODY, or IDLE for all of it; None if nothing.
-
-        Raises what the client gets if its head is refused.
-        """
-        data, head, limit = connection.data, connection.head, self._config.header_bytes_max
-        if head is None:
-            while data.startswith(b"\r\n"):  # some clients send an empty line after a body
-                del data[:2]
-            end = data.find(request_head.END)
-            if end > limit or (end < 0 and len(data) > limit):
-                raise Malformed(f"headers of more than {limit} bytes")
-            if end < 0:
-                return HEAD if data else IDLE
-            head = connection.head = request_head.parse(bytes(data[:end]))
-            del data[: end + len(request_head.END)]
-            if head.length > self._config.body_bytes_max:
-                raise BodyTooLarge(
-                    f"a body of {head.length} bytes; this gateway takes"
-                    f" {self._config.body_bytes_max}"
-                )
-            # Only to save memory: a body that is here already is checked by the application.
-            if len(data) < head.length and self._check_head is not None:
-                self._check_head(head)
-        return None if len(data) >= head.length else BODY
-
-    def _begin_request(self, connection: Connection) -> None:
-        """Take a complete request out of the received bytes, and start answering it."""
-        head = connection.answered_head = connection.head
-        if head is None:
-            return
+    def _begin_request(self, connection: Connection, head: request_head.Head) -> None:
+        """Take the body of a complete request out of the received bytes, and start answering."""
+        connection.head_in_answer = head
         if connection.state == BODY:
             connection.large_body_bytes = self._bodies.body_received(connection)
         connection.state, connection.head, connection.had_request = ANSWERING, None, True
@@ -487,22 +489,22 @@ class Server:
                     "%s was not answered: a defect of this program", connection.describe()
                 )
                 connection.is_broken = True
-                self._sender.note_sent(connection, False)
+                self._sender.finish_or_hand_over(connection, False)
 
     def _send_on(self, connection: Connection, rest: memoryview) -> None:
         is_alive = connection.send(rest)
         if connection.unsent is None:
             self._update_events(connection)
-        self._sender.note_sent(connection, is_alive)
+        self._sender.finish_or_hand_over(connection, is_alive)
 
 
 def _cut_body(connection: Connection, length: int) -> bytes:
     """Take a body out of the received bytes."""
-    data = connection.data
+    received = connection.received
     if connection.large_body_bytes:
-        with memoryview(data) as view:  # saves one copy of a large body
+        with memoryview(received) as view:  # saves one copy of a large body
             body = bytes(view[:length])
     else:
-        body = bytes(data[:length])
-    del data[:length]
+        body = bytes(received[:length])
+    del received[:length]
     return body

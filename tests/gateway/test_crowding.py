@@ -57,7 +57,7 @@ def counts(counted: Counter[str]) -> Callable[[str], None]:
 
 
 def held(server: Server) -> int:
-    return sum(len(one.data) for one in tuple(server._connections.values()))
+    return sum(len(one.received) for one in tuple(server._connections.values()))
 
 
 def test_nobody_without_a_token_has_a_body_read(connect: Connect, tmp_path: Path) -> None:
