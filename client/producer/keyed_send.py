@@ -21,9 +21,15 @@ from myqueue.arguments import wrong
 from myqueue.cluster.leader_request import ask_leader
 from myqueue.cluster.partitioner import jump_hash, partition_of
 from myqueue.cluster.session import Session
-from myqueue.errors import NONE, UNKNOWN, InvalidRequest, MyQueueError
+from myqueue.errors import (
+    NONE,
+    UNKNOWN,
+    InvalidRequest,
+    MessageTooLarge,
+    MyQueueError,
+    OutcomeUnknown,
+)
 from myqueue.producer.delivery import RecordMetadata
-from myqueue.producer.input import check_size
 from myqueue.producer.topic_lanes import TopicLanes, lane_of
 from myqueue.settings import ProducerSettings
 from myqueue.wire import batch
@@ -32,7 +38,7 @@ from myqueue.wire.protocol import PRODUCE
 
 BATCH_KEY_BYTES: Final = 16
 FIRST_BIT: Final = 1 << 63
-PACKING_BYTES: Final = 64  # that packing may add to a value of the largest size
+PACKING_BYTES: Final = 64  # that packing may add to a message of the largest size
 
 
 class Messages(NamedTuple):
@@ -52,20 +58,37 @@ def send_once(
     batch_key: bytes,
     settings: ProducerSettings,
 ) -> Future[list[RecordMetadata]]:
-    """Store messages once. The future has where each message is, in the order of the list."""
+    """Store messages once. The future has where each message is, in the order of the list.
+
+    Every batch is packed and its size checked before the first one is sent: an error that says
+    "nothing was done" must be true for the whole list.
+    """
     if type(batch_key) is not bytes or len(batch_key) != BATCH_KEY_BYTES:
         raise wrong("request_id", f"{BATCH_KEY_BYTES} bytes", batch_key)
     if not values:
         raise InvalidRequest("send_once needs at least one message")
     by_partition = _by_partition(topic_lanes, values, keys, partition, batch_key)
-    parts = _Parts(topic_lanes.topic.name, len(values), len(by_partition))
-    for number, messages in by_partition.items():
-        answer = _send_to_leader(session, topic_lanes, number, messages, batch_key, settings)
-        answer.add_done_callback(partial(parts.done, number, messages.indexes))
-    return parts.future
+    packed = {
+        partition: _pack(topic_lanes, partition, messages, batch_key, settings.compression)
+        for partition, messages in by_partition.items()
+    }
+    joined = _JoinedAnswers(topic_lanes.topic.name, len(values), len(packed))
+    for partition, data in packed.items():
+        target = topic_lanes.topic.partitions[partition]
+        answer = ask_leader(
+            session,
+            target,
+            PRODUCE,
+            ([target.group],),
+            [data],
+            timeout_ms=settings.delivery_timeout_ms,
+        )
+        indexes = by_partition[partition].indexes
+        answer.add_done_callback(partial(joined.part_answered, partition, indexes))
+    return joined.future
 
 
-class _Parts:
+class _JoinedAnswers:
     """Joins the answers of several partitions to one future."""
 
     def __init__(self, topic: str, messages: int, parts: int) -> None:
@@ -75,27 +98,29 @@ class _Parts:
         self._errors: list[MyQueueError] = []
         self._lock = Lock()
 
-    def done(self, number: int, indexes: list[int], future: Future[Any]) -> None:
+    def part_answered(self, partition: int, indexes: list[int], future: Future[Any]) -> None:
         error = future.exception()
-        if isinstance(error, MyQueueError):
-            self._errors.append(error)
-        else:
+        if error is None:
             offset, stored_ms = future.result()
             for step, index in enumerate(indexes):
                 self._metadata[index] = RecordMetadata(
-                    self._topic, number, offset + step, stored_ms
+                    self._topic, partition, offset + step, stored_ms
                 )
         with self._lock:
+            if error is not None:  # a part that fails in any way counts, else the caller waits on
+                if not isinstance(error, MyQueueError):
+                    error = OutcomeUnknown(repr(error))
+                self._errors.append(error)
             self._left -= 1
             if self._left:
                 return
         if not self._errors:
             self.future.set_result(self._metadata)
             return
-        error = self._errors[0]
+        first = self._errors[0]
         if len(self._errors) < self._count or any(other.outcome != NONE for other in self._errors):
-            error.outcome = UNKNOWN  # of the list
-        self.future.set_exception(error)
+            first.outcome = UNKNOWN  # of the list
+        self.future.set_exception(first)
 
 
 def _by_partition(
@@ -107,15 +132,17 @@ def _by_partition(
 ) -> dict[int, Messages]:
     count = len(topic_lanes.lanes)
     if partition is None:
-        others = jump_hash(batch_key, count)
+        unkeyed_partition = jump_hash(batch_key, count)
     else:
-        others = lane_of(topic_lanes, None, partition).partition
+        unkeyed_partition = lane_of(topic_lanes, None, partition).partition
     if keys is None:
-        return {others: Messages(list(range(len(values))), values, None)}
+        return {unkeyed_partition: Messages(list(range(len(values))), values, None)}
     by_partition: dict[int, Messages] = {}
     for index, (value, key) in enumerate(zip(values, keys, strict=True)):
-        number = others if partition is not None or key is None else partition_of(key, count)
-        messages = by_partition.setdefault(number, Messages([], [], []))
+        chosen = unkeyed_partition
+        if partition is None and key is not None:
+            chosen = partition_of(key, count)
+        messages = by_partition.setdefault(chosen, Messages([], [], []))
         messages.indexes.append(index)
         messages.values.append(value)
         if messages.keys is not None:
@@ -123,31 +150,22 @@ def _by_partition(
     return by_partition
 
 
-def _send_to_leader(
-    session: Session,
-    topic_lanes: TopicLanes,
-    number: int,
-    messages: Messages,
-    batch_key: bytes,
-    settings: ProducerSettings,
-) -> Future[Any]:
+def _pack(
+    topic_lanes: TopicLanes, partition: int, messages: Messages, batch_key: bytes, compression: str
+) -> bytes:
+    """Pack a partition's messages as one batch; raise MessageTooLarge if it is too large."""
     data = batch.make(
         (messages.values, messages.keys, None, None),
         wall_ms(),
-        codec=batch.CODECS[settings.compression],
+        codec=batch.CODECS[compression],
         producer=int.from_bytes(batch_key[:8], "big") | FIRST_BIT,
         epoch=batch.KEYED_EPOCH,
         sequence=int.from_bytes(batch_key[8:], "big"),
     )
-    check_size(
-        batch.header(data).body_bytes, topic_lanes.limit + PACKING_BYTES, topic_lanes.topic.name
-    )
-    partition = topic_lanes.topic.partitions[number]
-    return ask_leader(
-        session,
-        partition,
-        PRODUCE,
-        ([partition.group],),
-        [data],
-        timeout_ms=settings.delivery_timeout_ms,
-    )
+    size, limit = batch.header(data).body_bytes, topic_lanes.limit + PACKING_BYTES
+    if size > limit:
+        raise MessageTooLarge(
+            f"the list's part for {topic_lanes.topic.name}/{partition} packs to {size} bytes;"
+            f" {limit} at most, because send_once stores it as one batch"
+        )
+    return data

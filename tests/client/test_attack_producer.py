@@ -1,13 +1,18 @@
-"""Lists of which a part was taken: what is said of the rest must not be said of all."""
+"""Lists of which a part was taken or failed: what is said of a part must not be said of all."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
 
 import pytest
 from support.fake_cluster.peer import EchoCluster
 
-from myqueue.errors import NONE, UNKNOWN, BufferFull, MessageTooLarge
+from myqueue.cluster.partitioner import partition_of
+from myqueue.errors import NONE, UNKNOWN, BufferFull, Busy, MessageTooLarge, OutcomeUnknown
+from myqueue.producer.keyed_send import _JoinedAnswers
 from myqueue.producer.producer import Producer
 from myqueue.wire import protocol as words
 
@@ -48,3 +53,37 @@ def test_the_same_for_one_message_that_is_too_large(cluster: EchoCluster) -> Non
         producer.flush(10)
         stored = sum(len(log.values()) for log in logs)
         assert (caught.value.outcome == NONE) == (stored == 0)
+
+
+def test_send_once_sends_nothing_if_one_partition_gets_too_much(cluster: EchoCluster) -> None:
+    """C1: the error says that nothing was done, so no part of the list may be stored."""
+    logs = cluster.topic("t", 4)
+    keys = [str(number) for number in range(16)]
+    large = next(key for key in keys if partition_of(key.encode(), 4) == 3)
+    with Producer(cluster.address) as producer:
+        values = [b"x" * (9 << 20) if key == large else b"small" for key in keys]
+        with pytest.raises(MessageTooLarge, match=r"t/3 packs to \d+ bytes; \d+ at most") as caught:
+            producer.send_once(
+                "t", [*values, values[keys.index(large)]], request_id=b"i" * 16, keys=[*keys, large]
+            )
+        assert caught.value.outcome == NONE
+        for partition in range(4):  # stored behind all that was sent before
+            producer.send("t", b"last", partition=partition).result(10)
+    assert [log.values() for log in logs] == [[b"last"]] * 4
+
+
+@pytest.mark.parametrize("other", [None, Busy("later")])
+def test_a_part_that_fails_in_an_unknown_way_ends_the_wait(other: Exception | None) -> None:
+    """C1: nobody waits for ever, and nobody is told that nothing was done."""
+    joined, parts = _JoinedAnswers("t", 2, 2), [Future[Any](), Future[Any]()]
+    for partition, part in enumerate(parts):
+        part.add_done_callback(partial(joined.part_answered, partition, [partition]))
+    parts[0].set_exception(ZeroDivisionError("a defect"))
+    if other is None:
+        parts[1].set_result((7, 1))
+    else:
+        parts[1].set_exception(other)
+    assert joined.future.done()
+    error = joined.future.exception()
+    assert isinstance(error, OutcomeUnknown) and error.outcome == UNKNOWN
+    assert "a defect" in str(error)
