@@ -327,9 +327,11 @@ class Producer:
             ):
                 left = deadline - monotonic()
                 if left <= 0:
+                    why = self._sender.last_problem
                     raise BufferFull(
-                        f"{self._accumulator.buffered} bytes wait to be delivered, and did so for"
-                        f" {limit_ms} ms; {self._sender.trouble or 'the cluster is slower'}"
+                        f"the buffer is full: {self._accumulator.buffered} bytes wait to be"
+                        f" delivered, and no room came within {limit_ms} ms; "
+                        + (why or "messages come faster than the cluster stores them")
                     )
                 self._lock.wait(min(left, SLICE_S))
                 self._check()
@@ -383,8 +385,7 @@ class Producer:
         timeout = seconds(timeout)
         if isinstance(self._refusal, Forked):
             raise Forked(str(self._refusal))
-        if self.session.in_io_thread():
-            raise ConcurrentUse("callbacks run in the I/O thread and must not wait for it")
+        self._refuse_io_thread()
         with self._lock:
             batches = self._accumulator.seal_all()
         unsettled = Countdown(batches)
@@ -402,27 +403,34 @@ class Producer:
 
         Waits for at most `timeout` seconds (None: until each message is delivered or failed) and
         two more. Then the remaining messages fail with Closed. Raises DeliveryFailed with all that
-        failed. A second `close` does nothing.
+        failed. A second `close` does nothing. Raises ConcurrentUse in a callback of a future, which
+        runs in the I/O thread; then the producer stays open.
         """
         timeout = seconds(timeout)
         if self._is_closed or isinstance(self._refusal, Forked):
             return
+        self._refuse_io_thread()
         self._is_closed = self.parting.is_closed = True
         if self._refusal is None:
             self._refusal = Closed("this producer was closed")
+        problem: MyQueueError | None = None
         try:
             self.flush(timeout)
         except (TimedOut, DeliveryFailed) as error:
-            problem: MyQueueError | None = error
-        else:
-            problem = None
+            problem = error
         finally:
             self._end()
         failed = self._failures.take()
         if failed is not None and isinstance(problem, DeliveryFailed):
             failed.failed += problem.failed
-        if failed is not None or problem is not None:
-            raise failed or problem or Closed()
+        if failed is not None:
+            raise failed
+        if problem is not None:
+            raise problem
+
+    def _refuse_io_thread(self) -> None:
+        if self.session.in_io_thread():
+            raise ConcurrentUse("callbacks run in the I/O thread and must not wait for it")
 
     def _end(self) -> None:
         """Stop the sender, which fails the remaining messages; then our own session."""

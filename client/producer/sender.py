@@ -84,7 +84,7 @@ class Sender:
         self._has_epoch = not settings.idempotent
         self._opening = self._kicked = self._stopped = False
         self.blocked = 0  # threads that wait for room in the buffer
-        self.trouble = ""  # why nothing can be sent
+        self.last_problem = ""  # why nothing could be sent; empty once something is stored
         self._stuck: dict[Lane, None] = {}
         self._stuck_ms = STUCK_MS_MIN
         self._sent: deque[tuple[int, list[Attempt]]] = deque()  # (when, of one PRODUCE)
@@ -162,14 +162,14 @@ class Sender:
     def _leader(self, lane: Lane, now: int) -> Connection | None:
         address = self._session.routes.leader(lane.group, now)
         if address is None:
-            self.trouble = f"no leader of {lane.topic}/{lane.partition} is known"
+            self.last_problem = f"no leader of {lane.topic}/{lane.partition} is known"
             return None
         connection = self._session.connection(address)
         if connection.is_ready:
             return connection
         connection.open()
         if connection.error is not None:
-            self.trouble = str(connection.error)
+            self.last_problem = str(connection.error)
             self._session.routes.unreachable(lane.group, address)
         return None
 
@@ -263,6 +263,8 @@ class Sender:
             if self.blocked:
                 self._lock.notify_all()
             more = bool(self._accumulator.ready) or not self._has_epoch
+        if not self._stuck:  # another partition's problem lasts
+            self.last_problem = ""
         if is_news:
             batch.settle(offset, time_ms, None)
         if more:
@@ -297,7 +299,7 @@ class Sender:
         with self._lock:
             self._accumulator.rewind(attempt.batch, now, at_once=hinted)
         text = str(error)
-        self.trouble = text if error.name in text else f"{error.name}: {text}"
+        self.last_problem = text if error.name in text else f"{error.name}: {text}"
 
     def _out_of_sequence(self, batch: Batch, error: MyQueueError, now: int) -> None:
         lane = batch.lane
@@ -325,7 +327,7 @@ class Sender:
         why = silence_at(self._session, self._session.routes.partition(batch.lane.group), last)
         reason = why.text
         if last is None and why.hint is None:
-            reason = f"last: {self.trouble or 'never sent'}"
+            reason = f"last: {self.last_problem or 'never sent'}"
         text = f"not delivered to {batch.lane.topic}/{batch.lane.partition} within {limit_ms} ms"
         error = TimedOut(f"{text}; {reason}", component=why.component, hint=why.hint)
         return with_outcome(error, is_unknown)
@@ -364,7 +366,7 @@ class Sender:
             return
         if error is not None:
             if isinstance(error, MyQueueError) and error.retriable:
-                self.trouble = f"no producer id so far: {error}"
+                self.last_problem = f"no producer id so far: {error}"
                 self._session.after(STUCK_MS_MAX, self.kick)
             elif isinstance(error, MyQueueError):
                 self._die(error)
@@ -377,6 +379,7 @@ class Sender:
         with self._lock:
             self._accumulator.restart()
             self._has_epoch = True
+        self.last_problem = ""
         self.kick()
 
     def _die(self, error: MyQueueError) -> None:

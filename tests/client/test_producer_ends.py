@@ -59,6 +59,67 @@ def test_a_full_buffer_blocks_then_raises(cluster):
         producer.close(5)
 
 
+def text_of_a_full_buffer(producer):
+    with pytest.raises(errors.BufferFull) as caught:
+        for _ in range(200):
+            producer.send("t", b"x" * 100)
+    return str(caught.value)
+
+
+FASTER = "messages come faster than the cluster stores them"
+
+
+def test_a_full_buffer_names_no_problem_that_ended(cluster):
+    producer = Producer(
+        cluster.address, max_buffered_bytes=10_000, max_block_ms=200, delivery_timeout_ms=1_000
+    )
+    refused = []
+
+    def refuse_once(envelope, frames):
+        if envelope[1] != words.PRODUCE or refused:
+            return None
+        refused.append(envelope)
+        row = [envelope[2], errors.NotReady.code, 0, 0, None]
+        return [[words.encode(words.PRODUCED, 0, [row])]]
+
+    cluster.daemons[0].script = refuse_once
+    producer.send("t", b"warm").result(5)
+    assert refused
+    for daemon in cluster.daemons:
+        daemon.script = lambda envelope, frames: [] if envelope[1] == words.PRODUCE else None
+    text = text_of_a_full_buffer(producer)
+    assert FASTER in text and "no room came within 200 ms" in text
+    with pytest.raises(errors.DeliveryFailed):
+        producer.close(0)
+
+
+def test_a_full_buffer_names_no_problem_from_before_the_epoch(cluster):
+    producer = Producer(
+        cluster.address, max_buffered_bytes=10_000, max_block_ms=200, delivery_timeout_ms=5_000
+    )
+    opening, go_on, produced = threading.Event(), threading.Event(), threading.Event()
+
+    def script(envelope, frames):
+        if envelope[1] == words.UPDATE:
+            opening.set()
+            assert go_on.wait(10)
+        if envelope[1] == words.PRODUCE:
+            produced.set()
+            return []
+        return None
+
+    for daemon in cluster.daemons:
+        daemon.script = script
+    producer.send("t", b"first")
+    assert opening.wait(5)
+    producer._sender.last_problem = "no producer id so far"
+    go_on.set()
+    assert produced.wait(5)
+    assert FASTER in text_of_a_full_buffer(producer)
+    with pytest.raises(errors.DeliveryFailed):
+        producer.close(0)
+
+
 def test_a_list_larger_than_the_buffer_goes_through_it(cluster):
     with Producer(cluster.address, max_buffered_bytes=20_000) as producer:
         producer.send_many("t", numbers(5_000)).result(10)
@@ -134,6 +195,23 @@ def test_closing_delivers_and_then_refuses(cluster):
     with pytest.raises(errors.Closed):
         producer.send("t", b"b")
     producer.close()
+
+
+def test_closing_in_a_callback_is_refused_and_the_producer_stays_open(cluster):
+    with Producer(cluster.address) as producer:
+        caught, done = [], threading.Event()
+
+        def close(delivery):
+            for end in (producer.flush, producer.close):
+                try:
+                    end()
+                except errors.ConcurrentUse as error:
+                    caught.append(error)
+            done.set()
+
+        producer.send("t", b"a").add_done_callback(close)
+        assert done.wait(5) and len(caught) == 2
+        assert producer.send("t", b"b").result(5).offset == 1
 
 
 def test_closing_never_hangs_and_names_what_is_left(cluster):
