@@ -65,7 +65,7 @@ class AnswerSender:
             # it forever.
             connection.begin_phase()
             seconds = connection_limits.seconds_to_take(len(rest))
-            connection.deadline = connection.phase_begin_s + seconds
+            connection.deadline = connection.pace.begin_s + seconds
             connection.state = WRITING
         if body_bytes:
             self.bodies_to_release.append(body_bytes)

@@ -8,8 +8,7 @@ is full, the body that received least for its time is dropped. A *large* body is
 remaining three quarters have room for all of it; otherwise nothing is read from its client until
 they have, in order of arrival. So well-behaved clients wait a little, and no client can hold much
 memory by sending nothing: while others wait, a large body that arrives slowly is dropped too. A
-*heavy* body (4 MiB and more), once received, also waits for one of two slots, because its decoded
-JSON is several times as large.
+*heavy* body (4 MiB and more), once received, also waits for a slot of the pool (`worker_pool.py`).
 
 Pure: it chooses the connections, and the server drops their bodies.
 """
@@ -24,7 +23,6 @@ from myqueue.gateway.settings import GatewayConfig
 
 SMALL_BYTES_MAX: Final = 64 << 10
 HEAVY_BYTES: Final = 4 << 20
-HEAVY_AT_ONCE: Final = 2
 
 
 class BodyBudget:
@@ -41,7 +39,6 @@ class BodyBudget:
         self.large: dict[Connection, int] = {}
         self.queued: dict[Connection, int] = {}  # large bodies that are not read yet, in order
         self._small_held = self._large_held = 0
-        self._heavy_slots_used = 0
 
     @property
     def needs_room(self) -> bool:
@@ -90,16 +87,6 @@ class BodyBudget:
     def release(self, held: int) -> None:
         """Free the bytes of a large body that was answered."""
         self._large_held -= held
-
-    def try_begin_heavy(self) -> bool:
-        """Take a slot for a heavy body, if one is free; `end_heavy` gives it back."""
-        if self._heavy_slots_used >= HEAVY_AT_ONCE:
-            return False
-        self._heavy_slots_used += 1
-        return True
-
-    def end_heavy(self) -> None:
-        self._heavy_slots_used -= 1
 
     def choose_to_drop(self) -> list[Connection]:
         """Return the connections whose bodies must be dropped to make room for others."""

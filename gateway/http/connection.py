@@ -13,13 +13,12 @@ import ssl
 from enum import IntEnum
 from threading import Lock
 from time import monotonic
-from typing import Any, Final
+from typing import Final
 
+from myqueue.gateway.http.pace import Pace
 from myqueue.gateway.http.request_head import Head
-from myqueue.gateway.settings import GatewayConfig
 
 RECEIVE_BYTES: Final = 64 << 10
-BACKLOG: Final = 1024
 
 
 class State(IntEnum):
@@ -64,10 +63,9 @@ class Connection:
     """
 
     __slots__ = (
-        "address", "bytes_at_begin", "bytes_per_s", "close_after_answer", "deadline", "fd",
-        "had_request", "head", "head_in_answer", "is_broken", "is_read_paused", "is_watched",
-        "large_body_bytes", "last_progress_s", "pace_checked_bytes", "pace_checked_s",
-        "phase_begin_s", "received", "sock", "state", "tls_lock", "unsent", "wants_write",
+        "address", "close_after_answer", "deadline", "fd", "had_request", "head", "head_in_answer",
+        "is_broken", "is_read_paused", "is_watched", "large_body_bytes", "pace", "received", "sock",
+        "state", "tls_lock", "unsent", "unsent_at_begin", "wants_write",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, address: str) -> None:
@@ -80,12 +78,8 @@ class Connection:
         self.deadline = math.inf  # on the monotonic clock: the server closes the connection then
         self.had_request = False  # at least one request was received completely
         self.large_body_bytes = 0  # size of a large body that is not answered yet
-        # How fast the request arrives or the answer is taken; `connection_limits.py`
-        # updates it regularly.
-        self.phase_begin_s = self.pace_checked_s = self.last_progress_s = 0.0
-        self.bytes_at_begin = self.pace_checked_bytes = 0
-        self.bytes_per_s = math.inf  # not known yet
-        self.begin_phase()
+        self.unsent_at_begin = 0  # `unsent_bytes` when the phase that `pace` measures began
+        self.pace = Pace(monotonic())  # how fast the request arrives, or the answer is taken
         # OpenSSL allows one thread at a time, and the thread that answers is not the one that
         # reads.
         self.tls_lock = Lock() if isinstance(sock, ssl.SSLSocket) else None
@@ -157,14 +151,13 @@ class Connection:
 
     def begin_phase(self) -> None:
         """Start measuring progress: of the request, its body, or the sending of its answer."""
-        self.phase_begin_s = self.pace_checked_s = self.last_progress_s = monotonic()
-        self.bytes_at_begin = self.unsent_bytes
-        self.pace_checked_bytes, self.bytes_per_s = self.progress, math.inf
+        self.unsent_at_begin = self.unsent_bytes
+        self.pace.begin(monotonic(), self.progress)
 
     @property
     def progress(self) -> int:
         """Bytes of the request received so far, or bytes of the answer taken so far."""
-        return len(self.received) if self.is_receiving else self.bytes_at_begin - self.unsent_bytes
+        return len(self.received) if self.is_receiving else self.unsent_at_begin - self.unsent_bytes
 
     @property
     def expects_continue(self) -> bool:
@@ -188,45 +181,3 @@ class Connection:
             self.sock.shutdown(socket.SHUT_WR)
         except OSError:
             self.is_broken = True
-
-
-def listen(address: str) -> socket.socket:
-    """Open a listening socket on HOST:PORT, not blocking. Raises OSError."""
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, int(port)))
-        listener.listen(BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    listener.setblocking(False)
-    return listener
-
-
-class _TlsSocket(ssl.SSLSocket):
-    """A TLS socket whose client may have closed the connection before the first byte.
-
-    The plain class asks for the peer's address while it is built; for a closed connection that
-    fails and leaks the file. Here the next read reports the end, as on every other connection.
-    """
-
-    def getpeername(self) -> Any:
-        try:
-            return super().getpeername()
-        except OSError:
-            return ("", 0)
-
-
-def make_tls_context(config: GatewayConfig) -> ssl.SSLContext | None:
-    """Build the TLS settings; None if no certificate is configured."""
-    if not config.tls_certificate:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.sslsocket_class = _TlsSocket
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(config.tls_certificate, config.tls_key)
-    return context

@@ -5,7 +5,7 @@ requests are dropped first, the slowest of them first; only then connections bet
 the longest idle first. Clients that take their answers slowly are closed when these answers
 together hold too much memory, or when a client takes nothing.
 
-It notes the pace in the connections, and does no IO: the server closes the connections.
+It notes the `Pace` in the connections, and does no IO: the server closes the connections.
 """
 
 from __future__ import annotations
@@ -29,25 +29,20 @@ CLOSED_SHARE: Final = 64  # one of so many connections is closed at a time
 def update_pace(connections: Iterable[Connection], now: float) -> None:
     """Measure how fast each connection moved since it was measured last. Call it regularly."""
     for connection in connections:
-        seconds = now - connection.pace_checked_s
-        if seconds >= FRESH_S:
-            progress = connection.progress
-            connection.bytes_per_s = (progress - connection.pace_checked_bytes) / seconds
-            if connection.bytes_per_s > 0:
-                connection.last_progress_s = now
-            connection.pace_checked_s, connection.pace_checked_bytes = now, progress
+        if now - connection.pace.measured_s >= FRESH_S:
+            connection.pace.measure(now, connection.progress)
 
 
 def is_slow(connection: Connection) -> bool:
-    return connection.bytes_per_s < SLOW_BYTES_PER_S and connection.state != WAITS_FOR_ROOM
+    return connection.pace.bytes_per_s < SLOW_BYTES_PER_S and connection.state != WAITS_FOR_ROOM
 
 
 def closing_order(connection: Connection) -> tuple[float, int, float]:
     """Sort key: connections with the lowest value are closed first; the slowest, then those that
     received least.
     """
-    pace = connection.bytes_per_s if is_slow(connection) else math.inf
-    return pace, connection.progress, connection.phase_begin_s
+    bytes_per_s = connection.pace.bytes_per_s if is_slow(connection) else math.inf
+    return bytes_per_s, connection.progress, connection.pace.begin_s
 
 
 def choose_to_close(connections: Iterable[Connection]) -> list[Connection]:
@@ -81,14 +76,14 @@ def choose_slow_readers(connections: Iterable[Connection], now: float) -> list[C
         if connection.state == WRITING and is_slow(connection)
     ]
     chosen = [
-        connection for connection in slow if now - connection.last_progress_s > SEND_TIMEOUT_S
+        connection for connection in slow if now - connection.pace.last_progress_s > SEND_TIMEOUT_S
     ]
     excess = sum(connection.unsent_bytes for connection in slow) - sum(
         connection.unsent_bytes for connection in chosen
     )
     excess -= ANSWERS_BYTES_MAX
     for connection in sorted(
-        set(slow).difference(chosen), key=lambda connection: connection.bytes_per_s
+        set(slow).difference(chosen), key=lambda connection: connection.pace.bytes_per_s
     ):
         if excess <= 0:
             break

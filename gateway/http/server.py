@@ -27,14 +27,11 @@ import logging
 import os
 import select
 import socket
-import threading
-from collections import deque
 from collections.abc import Callable
-from queue import SimpleQueue
 from time import monotonic
 from typing import Final
 
-from myqueue.errors import BodyTooLarge, Busy, InvalidSetting, Malformed, MyQueueError
+from myqueue.errors import BodyTooLarge, Busy, Malformed, MyQueueError
 from myqueue.gateway import drop_reasons
 from myqueue.gateway.http import body_budget, connection_limits, deadlines, request_head
 from myqueue.gateway.http.answer import Answer, BeginRequest, refusal
@@ -49,9 +46,9 @@ from myqueue.gateway.http.connection import (
     WAITS_FOR_ROOM,
     WRITING,
     Connection,
-    listen,
-    make_tls_context,
 )
+from myqueue.gateway.http.listener import listen, make_tls_context
+from myqueue.gateway.http.worker_pool import WorkerPool
 from myqueue.gateway.http.wsgi import Application, run_application
 from myqueue.gateway.settings import GatewayConfig
 
@@ -66,10 +63,6 @@ ACCEPT_PAUSE_S: Final = 0.1  # before the next accept when no file descriptor is
 PIPELINED_BYTES_MAX: Final = 64 << 10  # a client may send so much before it has its answer
 NO_FILES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 IN, OUT = select.EPOLLIN, select.EPOLLOUT
-
-
-# A connection, and the function that makes its answer.
-Work = tuple[Connection, Callable[[], Answer]]
 
 
 class Server:
@@ -99,8 +92,7 @@ class Server:
         self._epoll.register(self._wake_fd, IN)
         self._connections: dict[int, Connection] = {}
         self._sender = AnswerSender(config, self._wake)
-        self._heavy_work: deque[Work] = deque()  # its heavy bodies wait for a slot
-        self._pool_work: SimpleQueue[Work | None] = SimpleQueue()  # None ends a thread
+        self._pool = WorkerPool(config.threads, self._sender)
         self._stopping = False
         self._accept_paused_until = 0.0
         self._tls = make_tls_context(config)
@@ -118,7 +110,7 @@ class Server:
 
     def serve(self) -> None:
         """Serve until `stop` is called. Call it in the main thread, which receives the signals."""
-        self._start_threads()
+        self._pool.start()
         sweep_at = monotonic() + SWEEP_S
         while not self._stopping:
             self._turn(max(0.0, sweep_at - monotonic()))
@@ -126,22 +118,9 @@ class Server:
                 self._sweep()
                 sweep_at = monotonic() + SWEEP_S
         self._drain()
-        for _ in range(self._config.threads):
-            self._pool_work.put(None)
+        self._pool.stop()
         for connection in tuple(self._connections.values()):
             self._close(connection)
-
-    def _start_threads(self) -> None:
-        for number in range(self._config.threads):
-            name = f"http-{number}"
-            try:
-                threading.Thread(target=self._run_pool_thread, name=name, daemon=True).start()
-            except RuntimeError:
-                raise InvalidSetting(
-                    f"threads = {self._config.threads}: only {number} could be started",
-                    hint="Raise the limit of addresses (ulimit -v) or processes (ulimit -u), or"
-                    " use fewer with --threads.",
-                ) from None
 
     def _turn(self, seconds: float) -> None:
         for fd, event in self._epoll.poll(seconds, EVENTS_AT_ONCE):
@@ -458,38 +437,22 @@ class Server:
             if isinstance(answer, Answer):
                 self._sender.send(connection, answer)
             else:
-                self._pool_work.put((connection, answer))
+                self._pool.add(connection, answer)
 
-        is_heavy = connection.large_body_bytes >= body_budget.HEAVY_BYTES
         is_small = len(body) <= body_budget.SMALL_BYTES_MAX
-        if is_heavy and not self._bodies.try_begin_heavy():
-            self._heavy_work.append((connection, make))
+        if connection.large_body_bytes >= body_budget.HEAVY_BYTES:
+            self._pool.add_heavy(connection, make)
         elif not (is_small and self._fast_path and self._fast_path(head, body, respond)):
-            self._pool_work.put((connection, make))
+            self._pool.add(connection, make)
 
     def _release_body(self, body_bytes: int) -> None:
         """Free the bytes of a large body that was answered, so that the next ones can go on."""
         self._bodies.release(body_bytes)
         if body_bytes >= body_budget.HEAVY_BYTES:
-            self._bodies.end_heavy()
-            if self._heavy_work and self._bodies.try_begin_heavy():
-                self._pool_work.put(self._heavy_work.popleft())
+            self._pool.end_heavy()
         self._free_body_bytes()
 
     # -- answers ----------------------------------------------------------------------------------
-
-    def _run_pool_thread(self) -> None:
-        """Run the work of the pool in one of its threads, until None comes."""
-        while (work := self._pool_work.get()) is not None:
-            connection, make = work
-            try:
-                self._sender.send(connection, make())
-            except Exception:
-                log.exception(
-                    "%s was not answered: a defect of this program", connection.describe()
-                )
-                connection.is_broken = True
-                self._sender.finish_or_hand_over(connection, False)
 
     def _send_on(self, connection: Connection, rest: memoryview) -> None:
         is_alive = connection.send(rest)

@@ -1,0 +1,85 @@
+"""The threads that make the answers which the reading thread can't make without waiting."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Final
+
+from myqueue.errors import InvalidSetting
+from myqueue.gateway.http.answer import Answer
+from myqueue.gateway.http.answer_sender import AnswerSender
+from myqueue.gateway.http.connection import Connection
+
+log = logging.getLogger("myqueue.gateway")
+
+HEAVY_AT_ONCE: Final = 2
+
+# A connection, and the function that makes its answer.
+Work = tuple[Connection, Callable[[], Answer]]
+
+
+class WorkerPool:
+    """Threads that make answers and send them.
+
+    Any thread may call `add`; only the reading thread calls the other methods.
+    Work for a *heavy* body needs one of `HEAVY_AT_ONCE` slots, because the decoded JSON is several
+    times as large as the body.
+    """
+
+    def __init__(self, threads: int, sender: AnswerSender) -> None:
+        self._threads, self._sender = threads, sender
+        self._work: SimpleQueue[Work | None] = SimpleQueue()  # None ends a thread
+        self._heavy_work: deque[Work] = deque()  # waits for a slot
+        self._heavy_slots_used = 0
+
+    def start(self) -> None:
+        """Start the threads. Raises InvalidSetting if the system does not allow so many."""
+        for number in range(self._threads):
+            try:
+                threading.Thread(target=self._run, name=f"http-{number}", daemon=True).start()
+            except RuntimeError:
+                raise InvalidSetting(
+                    f"threads = {self._threads}: only {number} could be started",
+                    hint="Raise the limit of addresses (ulimit -v) or processes (ulimit -u), or"
+                    " use fewer with --threads.",
+                ) from None
+
+    def stop(self) -> None:
+        """End each thread after its work under way, without waiting for it."""
+        for _ in range(self._threads):
+            self._work.put(None)
+
+    def add(self, connection: Connection, make: Callable[[], Answer]) -> None:
+        """Have an answer made and sent by the next free thread."""
+        self._work.put((connection, make))
+
+    def add_heavy(self, connection: Connection, make: Callable[[], Answer]) -> None:
+        """Do the same when a slot for a heavy body is free; `end_heavy` gives the slot back."""
+        self._heavy_work.append((connection, make))
+        self._begin_heavy()
+
+    def end_heavy(self) -> None:
+        """Note that a heavy body was answered."""
+        self._heavy_slots_used -= 1
+        self._begin_heavy()
+
+    def _begin_heavy(self) -> None:
+        if self._heavy_work and self._heavy_slots_used < HEAVY_AT_ONCE:
+            self._heavy_slots_used += 1
+            self._work.put(self._heavy_work.popleft())
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            connection, make = work
+            try:
+                self._sender.send(connection, make())
+            except Exception:
+                log.exception(
+                    "%s was not answered: a defect of this program", connection.describe()
+                )
+                connection.is_broken = True
+                self._sender.finish_or_hand_over(connection, False)
