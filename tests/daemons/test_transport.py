@@ -271,6 +271,7 @@ def test_a_connection_that_never_speaks_zeromq_costs_a_few_seconds_of_a_socket(r
             received = silent.recv(1000)
 
 
+@pytest.mark.serial  # the guard measures the memory of the whole process
 @pytest.mark.parametrize("is_read", [True, False])
 def test_who_floods_a_door_is_cut_and_others_are_not(rig: Rig, is_read: bool) -> None:
     """The first of two connections of one name is read, more slowly than it sends; the second one
