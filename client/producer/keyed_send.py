@@ -75,14 +75,18 @@ def send_once(
     joined = _JoinedAnswers(topic_lanes.topic.name, len(values), len(packed))
     for partition, data in packed.items():
         target = topic_lanes.topic.partitions[partition]
-        answer = ask_leader(
-            session,
-            target,
-            PRODUCE,
-            ([target.group],),
-            [data],
-            timeout_ms=settings.delivery_timeout_ms,
-        )
+        try:
+            answer = ask_leader(
+                session,
+                target,
+                PRODUCE,
+                ([target.group],),
+                [data],
+                timeout_ms=settings.delivery_timeout_ms,
+            )
+        except MyQueueError as error:  # the session was closed: parts may be on their way
+            answer = Future()
+            answer.set_exception(error)
         indexes = by_partition[partition].indexes
         answer.add_done_callback(partial(joined.part_answered, partition, indexes))
     return joined.future

@@ -11,7 +11,16 @@ import pytest
 from support.fake_cluster.peer import EchoCluster
 
 from myqueue.cluster.partitioner import partition_of
-from myqueue.errors import NONE, UNKNOWN, BufferFull, Busy, MessageTooLarge, OutcomeUnknown
+from myqueue.errors import (
+    NONE,
+    UNKNOWN,
+    BufferFull,
+    Busy,
+    Closed,
+    MessageTooLarge,
+    OutcomeUnknown,
+)
+from myqueue.producer import keyed_send
 from myqueue.producer.keyed_send import _JoinedAnswers
 from myqueue.producer.producer import Producer
 from myqueue.wire import protocol as words
@@ -70,6 +79,28 @@ def test_send_once_sends_nothing_if_one_partition_gets_too_much(cluster: EchoClu
         for partition in range(4):  # stored behind all that was sent before
             producer.send("t", b"last", partition=partition).result(10)
     assert [log.values() for log in logs] == [[b"last"]] * 4
+
+
+def test_send_once_whose_session_is_closed_meanwhile_is_unknown(
+    cluster: EchoCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C1: the first part was sent before the session was closed."""
+    cluster.topic("t", 4)
+    ask_leader = keyed_send.ask_leader
+    with Producer(cluster.address) as producer:
+
+        def ask_then_close(*arguments: Any, **named: Any) -> Future[Any]:
+            answer = ask_leader(*arguments, **named)
+            answer.exception(10)
+            producer.session.close()
+            return answer
+
+        monkeypatch.setattr(keyed_send, "ask_leader", ask_then_close)
+        keys = [str(number) for number in range(16)]
+        values = [b"small"] * len(keys)
+        delivery = producer.send_once("t", values, request_id=b"i" * 16, keys=keys)
+        failure = delivery.exception(10)
+    assert isinstance(failure, Closed) and failure.outcome == UNKNOWN
 
 
 @pytest.mark.parametrize("other", [None, Busy("later")])
