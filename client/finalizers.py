@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from myqueue.consumer.group_membership import GroupMembership
     from myqueue.consumer.subscription import Subscription
     from myqueue.producer.accumulator import Accumulator, Batch
-    from myqueue.producer.delivery import Failures
+    from myqueue.producer.failures import Failures
     from myqueue.producer.sender import Sender
 
 log = logging.getLogger("myqueue.client")

@@ -33,7 +33,8 @@ from myqueue.errors import (
 )
 from myqueue.finalizers import DELIVER_S, Parting, unclosed, wait_for_partings
 from myqueue.http_requests import Gateways, partition_count, register
-from myqueue.producer.delivery import FailedRecord, RecordMetadata
+from myqueue.producer.delivery import RecordMetadata
+from myqueue.producer.failures import FailedRecord
 
 log = logging.getLogger("myqueue.client")
 

@@ -3,8 +3,8 @@
 `producer` is the class `Producer`. `input` checks and cuts the users' messages, `topic_lanes` (with
 `cluster/partitioner`) chooses the partition, `accumulator` keeps batches with their order,
 sequences and repeats, `sender` works in the I/O thread with a `send_attempt` for each batch,
-`delivery` has the futures that `send` returns, `keyed_send` stores messages once, whichever process
-sends them.
+`delivery` has the futures that `send` returns, `failures` what `flush` and `close` report,
+`keyed_send` stores messages once, whichever process sends them.
 
 Comes in: values from any thread of the application. Goes out: PRODUCE requests through
 `client/cluster`, and the outcome of each message. A full buffer blocks and then raises. Users

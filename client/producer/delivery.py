@@ -1,4 +1,4 @@
-"""Futures of messages: `Delivery` for one, `BatchDelivery` for a list; and what failed.
+"""Futures of messages: `Delivery` for one, `BatchDelivery` for a list.
 
 A producer makes a `Delivery` for each message, and most are never used. So it costs almost nothing:
 it holds its batch and its place there. It is still a `concurrent.futures.Future` (`wait`,
@@ -9,7 +9,6 @@ part that only a full one has; from then on its batch reports the outcome to it.
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 from time import monotonic
@@ -42,22 +41,9 @@ class Stored(NamedTuple):
     timestamp: int
 
 
-class FailedRecord(NamedTuple):
-    """A message that was not delivered; with `error.outcome` "unknown" it may be stored."""
-
-    topic: str
-    partition: int
-    value: bytes
-    key: bytes | None
-    headers: dict[str, bytes] | None
-    error: MyQueueError
-
-
-_becoming: Final = threading.Lock()
+_initialising: Final = threading.Lock()
 _LATE: Final = "not delivered within {} s; it may still be"
-_PARTS: Final = frozenset(
-    ("_condition", "_state", "_result", "_exception", "_waiters", "_done_callbacks")
-)
+_FUTURE_FIELDS: Final = frozenset(vars(Future()))
 
 
 class Delivery(Future[RecordMetadata]):
@@ -71,22 +57,24 @@ class Delivery(Future[RecordMetadata]):
     0
     """
 
-    __slots__ = ("_batch", "_index", "_is_real")
-    _is_real: bool
+    __slots__ = ("_batch", "_index", "_is_initialised")
+    _is_initialised: bool
 
     def __init__(self, batch: Batch, index: int) -> None:
         self._batch, self._index = batch, index  # super().__init__ comes later: it costs 2 µs
 
+    # Python calls this only for attributes that do not exist, so the first access to Future's own
+    # state initialises it.
     def __getattr__(self, name: str) -> Any:
-        if name == "_is_real":
+        if name == "_is_initialised":
             return False
-        if name not in _PARTS:
+        if name not in _FUTURE_FIELDS:
             raise AttributeError(name)
-        with _becoming:
-            is_first = not self._is_real
+        with _initialising:
+            is_first = not self._is_initialised
             if is_first:
                 super().__init__()
-                self._is_real = True
+                self._is_initialised = True
         if is_first:
             self._batch.listen(self._settled)
         return object.__getattribute__(self, name)
@@ -209,18 +197,6 @@ class BatchDelivery(Future[list[Stored]]):
         return False
 
 
-def failed_records(batch: Batch) -> Iterator[FailedRecord]:
-    """Make a record of each message of a failed batch."""
-    error = batch.error
-    if error is None:
-        return
-    lane, blank = batch.lane, [None] * batch.count
-    for value, key, headers in zip(
-        batch.values, [*(batch.keys or ()), *blank], [*(batch.headers or ()), *blank], strict=False
-    ):
-        yield FailedRecord(lane.topic, lane.partition, value, key, headers, error)
-
-
 class Countdown:
     """Wait until all these batches are stored or failed."""
 
@@ -243,54 +219,3 @@ class Countdown:
             if deadline is not None and monotonic() >= deadline:
                 return False
         return True
-
-
-class Failures:
-    """Batches that failed and are not yet reported. Their messages are kept, up to a limit."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max, self._bytes = bytes_max, 0
-        self._lock = threading.Lock()
-        self._batches: deque[Batch] = deque()
-        self.messages = 0
-        self._unlogged = 0  # messages
-        self._first_unlogged: MyQueueError | None = None
-
-    def add(self, batch: Batch) -> bool:
-        """Add a batch; True if it is the first since `take_unlogged`, which is then due."""
-        with self._lock:
-            self._batches.append(batch)
-            self.messages += batch.count
-            self._bytes += batch.size
-            while self._bytes > self._bytes_max and len(self._batches) > 1:
-                self._bytes -= self._batches.popleft().size
-            is_first = not self._unlogged
-            if is_first:
-                self._first_unlogged = batch.error
-            self._unlogged += batch.count
-            return is_first
-
-    def take_unlogged(self) -> tuple[int, MyQueueError | None]:
-        """Take the number of messages that are not yet logged, and the first error among them."""
-        with self._lock:
-            messages, first_error = self._unlogged, self._first_unlogged
-            self._unlogged, self._first_unlogged = 0, None
-            return messages, first_error
-
-    def take(self) -> DeliveryFailed | None:
-        """Take all failures since the last call, as one exception; None if there are none."""
-        with self._lock:
-            batches, messages = list(self._batches), self.messages
-            self._batches.clear()
-            self.messages = self._bytes = 0
-        if not batches:
-            return None
-        failed = tuple(record for batch in batches for record in failed_records(batch))
-        first = batches[0].error
-        text = f"{messages} messages were not delivered; first: {first}"
-        if len(failed) < messages:
-            text += f" (.failed has the last {len(failed)})"
-        error = DeliveryFailed(text, failed=failed)
-        if all(batch.error is not None and batch.error.outcome == NONE for batch in batches):
-            error.outcome = NONE
-        return error

@@ -26,6 +26,7 @@ from myqueue.arguments import seconds, text, wrong
 from myqueue.cluster.session import Session, SessionCore
 from myqueue.constructors import lists_settings, named_arguments
 from myqueue.errors import (
+    NONE,
     UNKNOWN,
     BufferFull,
     Closed,
@@ -44,7 +45,8 @@ from myqueue.producer.accumulator import (
     Batch,
     Lane,
 )
-from myqueue.producer.delivery import BatchDelivery, Countdown, Delivery, Failures, RecordMetadata
+from myqueue.producer.delivery import BatchDelivery, Countdown, Delivery, RecordMetadata
+from myqueue.producer.failures import Failures
 from myqueue.producer.input import (
     Runs,
     check_size,
@@ -422,7 +424,9 @@ class Producer:
             self._end()
         failed = self._failures.take()
         if failed is not None and isinstance(problem, DeliveryFailed):
-            failed.failed += problem.failed
+            failed.failed = problem.failed + failed.failed
+            if problem.outcome != NONE:
+                failed.outcome = UNKNOWN
         if failed is not None:
             raise failed
         if problem is not None:

@@ -2,7 +2,7 @@
 
 A batch may be sent several times; each time is an attempt with a number. The answer "stored" counts
 for whichever attempt it answers. A refusal changes the batch only if it answers the latest attempt
-(`Sender.refused`).
+(`Sender.attempt_failed`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Attempt(Waiter):
             self.sender.stored(self.batch, offset, time_ms)
             return
         error = error_of(code, component=self.connection.address, details=details)
-        self.sender.refused(self, error)
+        self.sender.attempt_failed(self, error)
 
     def answered(self, envelope: Envelope, frames: list[Buffer]) -> None:
         """Receive an ERROR instead of results: no batch of the message was accepted."""
@@ -45,7 +45,7 @@ class Attempt(Waiter):
         error = failure(envelope) if is_error else OutcomeUnknown(text)
         for attempt in self.siblings if self is self.siblings[0] else [self]:
             if attempt is self or self.connection.take(attempt.id) is not None:
-                self.sender.refused(attempt, error)
+                self.sender.attempt_failed(attempt, error)
 
     def lost(self, error: MyQueueError) -> None:
-        self.sender.refused(self, error)
+        self.sender.attempt_failed(self, error)

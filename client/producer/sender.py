@@ -45,6 +45,7 @@ from myqueue.errors import (
     UNKNOWN,
     Closed,
     Fenced,
+    Internal,
     MyQueueError,
     OutcomeUnknown,
     OutOfSequence,
@@ -81,14 +82,14 @@ class Sender:
         self._codec = CODECS[settings.compression]
         self.producer = self.epoch = 0
         self.fatal: MyQueueError | None = None
-        self._has_epoch = not settings.idempotent
+        self._may_send_new = not settings.idempotent  # batches without a sequence, not only repeats
         self._opening = self._kicked = self._stopped = False
         self.blocked = 0  # threads that wait for room in the buffer
         self.last_problem = ""  # why nothing could be sent; empty once something is stored
-        self._stuck: dict[Lane, None] = {}
+        self._lanes_without_leader: dict[Lane, None] = {}
         self._stuck_ms = STUCK_MS_MIN
         self._sent: deque[tuple[int, list[Attempt]]] = deque()  # (when, of one PRODUCE)
-        self._ask_at = 0  # when silence may ask for routes again
+        self._next_refresh_at = 0  # when a silent broker may make us ask for routes again
         self._timer: Timer | None = None
         self._has_news = False  # of routes
         session.on_routes(self._routes_changed)
@@ -117,14 +118,14 @@ class Sender:
             ]
         for batch, outcome in late:
             self._fail(batch, self._too_late(batch, outcome == UNKNOWN))
-        self._look_at_sent(now)
+        self._fail_overdue_attempts(now)
         if self._has_news:
             self._has_news, routes = False, self._session.routes
             with self._lock:
                 self._accumulator.resend_to_new_leaders(
                     lambda group: routes.leader(group, now), now, self._settings.idempotent
                 )
-        self._look_at_epoch()
+        self._open_producer_if_needed()
         loads, due = self._collect(now)
         for connection, load in loads.items():
             self._send(connection, load, now)
@@ -136,9 +137,9 @@ class Sender:
         due: int | None = None
         with self._lock:
             accumulator = self._accumulator
-            ready = list(self._stuck | accumulator.ready)
+            ready = list(self._lanes_without_leader | accumulator.ready)
             accumulator.ready.clear()
-            self._stuck.clear()
+            self._lanes_without_leader.clear()
             for lane in ready:
                 if lane.group not in accumulator.lanes_by_group or not lane.unsettled():
                     lane.note_nothing_to_send()
@@ -150,11 +151,11 @@ class Sender:
                     continue
                 connection = self._leader(lane, now)
                 if connection is None:
-                    self._stuck[lane] = None
+                    self._lanes_without_leader[lane] = None
                     lane.note_blocked(now)
                     continue
                 lane.note_sendable(connection.address)
-                taken = accumulator.take(lane, now, only_repeats=not self._has_epoch)
+                taken = accumulator.take(lane, now, only_repeats=not self._may_send_new)
                 if taken:
                     loads.setdefault(connection, []).extend(taken)
         return loads, due
@@ -175,7 +176,7 @@ class Sender:
 
     def _set_timer(self, now: int, due: int | None) -> None:
         """Set the timer of the next turn, if no event comes before."""
-        if self._stuck:
+        if self._lanes_without_leader:
             self._session.refresh()
             stuck_until = now + self._stuck_ms
             self._stuck_ms = min(STUCK_MS_MAX, self._stuck_ms * 2)
@@ -188,7 +189,7 @@ class Sender:
         if self._sent:
             began = self._sent[0][0]
             answer = began + self._settings.request_timeout_ms
-            answer = min(answer, max(began + SILENT_MS, self._ask_at))
+            answer = min(answer, max(began + SILENT_MS, self._next_refresh_at))
         moments = [moment for moment in (due, tick, answer) if moment is not None]
         if not moments:
             return
@@ -235,15 +236,15 @@ class Sender:
             attempt.id = first + at
         self._sent.append((now, attempts))
 
-    def _look_at_sent(self, now: int) -> None:
-        """Find attempts whose answer is overdue; break a connection on which nothing came."""
+    def _fail_overdue_attempts(self, now: int) -> None:
+        """Fail attempts whose answer is overdue; break a connection on which nothing came."""
         limit_ms = self._settings.request_timeout_ms
         while self._sent:
             began, attempts = self._sent[0]
             waiting = [a for a in attempts if a.batch.awaiting and a.batch.attempt == a.number]
             if waiting and began + limit_ms > now:
-                if began + SILENT_MS <= now and self._ask_at <= now:
-                    self._ask_at = now + SILENT_MS
+                if began + SILENT_MS <= now and self._next_refresh_at <= now:
+                    self._next_refresh_at = now + SILENT_MS
                     self._session.refresh()
                 return
             self._sent.popleft()
@@ -253,7 +254,7 @@ class Sender:
                 if connection.is_ready and connection.silent_since(began):
                     connection.broke(why)  # it fails all its attempts
                 else:
-                    self.refused(attempt, OutcomeUnknown(f"{connection.address}: {why}"))
+                    self.attempt_failed(attempt, OutcomeUnknown(f"{connection.address}: {why}"))
 
     # -- answers ----------------------------------------------------------------------------------
 
@@ -262,16 +263,16 @@ class Sender:
             is_news = self._accumulator.stored(batch)
             if self.blocked:
                 self._lock.notify_all()
-            more = bool(self._accumulator.ready) or not self._has_epoch
-        if not self._stuck:  # another partition's problem lasts
+            more = bool(self._accumulator.ready) or not self._may_send_new
+        if not self._lanes_without_leader:  # another partition's problem lasts
             self.last_problem = ""
         if is_news:
             batch.settle(offset, time_ms, None)
         if more:
             self.kick()
 
-    def refused(self, attempt: Attempt, error: MyQueueError) -> None:
-        """Handle an attempt that failed certainly (outcome "none") or perhaps."""
+    def attempt_failed(self, attempt: Attempt, error: MyQueueError) -> None:
+        """Handle a refusal, a lost connection or a silence: outcome "none" is certain."""
         batch, now = attempt.batch, self._session.now_ms()
         if error.outcome == NONE:
             with self._lock:
@@ -341,20 +342,22 @@ class Sender:
 
     # -- producer id and epoch --------------------------------------------------------------------
 
-    def _look_at_epoch(self) -> None:
+    def _open_producer_if_needed(self) -> None:
         """Open the producer at the beginning, and after a gap once every batch is decided."""
         if not self._settings.idempotent or self.fatal is not None or self._opening:
             return
         with self._lock:
-            if self._has_epoch and self._accumulator.has_gap:
-                self._has_epoch = False
+            if self._may_send_new and self._accumulator.has_gap:
+                self._may_send_new = False
                 log.warning(
                     "a batch was given up: a new epoch follows when all sent batches are decided"
                 )
-            wanted = (
-                not self._has_epoch and self._accumulator.may_restart and self._accumulator.buffered
+            is_needed = (
+                not self._may_send_new
+                and self._accumulator.may_restart
+                and self._accumulator.buffered
             )
-        if wanted:
+        if is_needed:
             self._opening = True
             arguments = {"producer_id": self.producer, "name": self._settings.name}
             self._session.update("open_producer", arguments).add_done_callback(self._opened)
@@ -365,10 +368,12 @@ class Sender:
         if self._stopped:
             return
         if error is not None:
-            if isinstance(error, MyQueueError) and error.retriable:
+            if not isinstance(error, MyQueueError):
+                self._die(Internal(f"no producer id: {error!r}"))
+            elif error.retriable:
                 self.last_problem = f"no producer id so far: {error}"
                 self._session.after(STUCK_MS_MAX, self.kick)
-            elif isinstance(error, MyQueueError):
+            else:
                 self._die(error)
             return
         result = future.result()
@@ -378,7 +383,7 @@ class Sender:
         self.epoch = result["epoch"]
         with self._lock:
             self._accumulator.restart()
-            self._has_epoch = True
+            self._may_send_new = True
         self.last_problem = ""
         self.kick()
 

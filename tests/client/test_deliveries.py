@@ -7,7 +7,8 @@ import pytest
 from myqueue.cluster.partitioner import Spread
 from myqueue.errors import NONE, UNKNOWN, Busy, DeliveryFailed, TimedOut
 from myqueue.producer.accumulator import Batch, Lane
-from myqueue.producer.delivery import BatchDelivery, Failures
+from myqueue.producer.delivery import BatchDelivery
+from myqueue.producer.failures import Failures
 
 STORED = "stored"
 

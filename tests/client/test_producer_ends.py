@@ -1,5 +1,6 @@
 """The producer's limits and ends: full buffers, callbacks, close, forks, Ctrl-C, forgotten ones."""
 
+import concurrent.futures
 import os
 import signal
 import subprocess
@@ -12,7 +13,9 @@ import pytest
 from support.fake_cluster.peer import EchoCluster
 
 from myqueue import errors
+from myqueue.cluster.partitioner import Spread
 from myqueue.cluster.session import Session
+from myqueue.producer.accumulator import Batch, Lane
 from myqueue.producer.producer import Producer
 from myqueue.wire import batch as batches
 from myqueue.wire import protocol as words
@@ -187,6 +190,20 @@ def test_a_session_that_is_closed_too_early_leaves_nobody_waiting(cluster):
         producer.close()
 
 
+def test_a_defect_while_the_producer_opens_fails_its_messages_at_once(cluster):
+    producer = Producer(cluster.address)
+    answer = concurrent.futures.Future()
+    producer._sender._opening = True  # so no other answer comes
+    sent = producer.send("t", b"a")
+    answer.set_exception(ZeroDivisionError("a defect"))
+    producer.session.on_io(lambda: producer._sender._opened(answer))
+    assert isinstance(sent.exception(5), errors.Internal)
+    with pytest.raises(errors.Internal, match="a defect"):
+        producer.send("t", b"b")
+    with pytest.raises(errors.DeliveryFailed):
+        producer.close()
+
+
 def test_closing_delivers_and_then_refuses(cluster):
     producer = Producer(cluster.address)
     sent = producer.send("t", b"a")
@@ -226,6 +243,28 @@ def test_closing_never_hangs_and_names_what_is_left(cluster):
     assert time.monotonic() - begin < 3
     assert [record.value for record in caught.value.failed] == [b"a"]
     assert isinstance(sent.exception(0), errors.Closed)
+
+
+def test_closing_reports_what_fails_after_its_flush_with_the_worst_outcome(cluster):
+    """C1: "none" of the last message must not be said of the first."""
+    producer = Producer(cluster.address)
+    end = producer._end
+    batches_failed = []
+    for value, error in ((b"first", errors.TimedOut()), (b"last", errors.Busy())):
+        batch = Batch(Lane("t", 0, 0, 1000, Spread(1)), 0, 0, 0)
+        batch.values, batch.count, batch.error = [value], 1, error
+        batches_failed.append(batch)
+    producer._failures.add(batches_failed[0])
+
+    def fail_then_end():
+        producer._failures.add(batches_failed[1])
+        end()
+
+    producer._end = fail_then_end
+    with pytest.raises(errors.DeliveryFailed) as caught:
+        producer.close()
+    assert [record.value for record in caught.value.failed] == [b"first", b"last"]
+    assert caught.value.outcome == errors.UNKNOWN
 
 
 def test_an_error_in_the_block_is_not_hidden(cluster):
