@@ -97,6 +97,7 @@ class _JoinedAnswers:
 
     def __init__(self, topic: str, messages: int, parts: int) -> None:
         self.future: Future[list[RecordMetadata]] = Future()
+        self.future.set_running_or_notify_cancel()  # no cancel: a part may be sent already
         self._topic, self._left, self._count = topic, parts, parts
         self._metadata: list[Any] = [None] * messages
         self._errors: list[MyQueueError] = []

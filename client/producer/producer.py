@@ -272,7 +272,7 @@ class Producer:
         `request_id`: a key of 16 bytes for this list. Each partition remembers it for 15 minutes; a
         repeat returns where the messages were stored. The same key with other messages raises
         KeyReused. The future is a list with a RecordMetadata for each message. The list does not
-        pass through the buffer; it is tried for `delivery_timeout_ms`.
+        pass through the buffer; it is tried for `delivery_timeout_ms` and cannot be cancelled.
         """
         self._check()
         topic_lanes = self._topics.get(text(topic, "topic")) or self._lanes_of_topic(topic)

@@ -61,7 +61,7 @@ log = logging.getLogger("myqueue.client")
 
 PRODUCE_BYTES_MAX: Final = 8 << 20  # of all batches in one PRODUCE
 PRODUCE_BATCHES_MAX: Final = 1024
-STUCK_MS_MIN, STUCK_MS_MAX = 20, 500
+NO_LEADER_PAUSE_MS_MIN, NO_LEADER_PAUSE_MS_MAX = 20, 500
 SILENT_MS: Final = 250  # a broker silent for this time may not lead any more
 
 
@@ -87,7 +87,7 @@ class Sender:
         self.blocked = 0  # threads that wait for room in the buffer
         self.last_problem = ""  # why nothing could be sent; empty once something is stored
         self._lanes_without_leader: dict[Lane, None] = {}
-        self._stuck_ms = STUCK_MS_MIN
+        self._no_leader_pause_ms = NO_LEADER_PAUSE_MS_MIN
         self._sent: deque[tuple[int, list[Attempt]]] = deque()  # (when, of one PRODUCE)
         self._next_refresh_at = 0  # when a silent broker may make us ask for routes again
         self._timer: Timer | None = None
@@ -178,11 +178,11 @@ class Sender:
         """Set the timer of the next turn, if no event comes before."""
         if self._lanes_without_leader:
             self._session.refresh()
-            stuck_until = now + self._stuck_ms
-            self._stuck_ms = min(STUCK_MS_MAX, self._stuck_ms * 2)
-            due = stuck_until if due is None else min(due, stuck_until)
+            pause_until = now + self._no_leader_pause_ms
+            self._no_leader_pause_ms = min(NO_LEADER_PAUSE_MS_MAX, self._no_leader_pause_ms * 2)
+            due = pause_until if due is None else min(due, pause_until)
         else:
-            self._stuck_ms = STUCK_MS_MIN
+            self._no_leader_pause_ms = NO_LEADER_PAUSE_MS_MIN
         with self._lock:
             tick = self._accumulator.next_tick()
         answer = None
@@ -263,12 +263,12 @@ class Sender:
             is_news = self._accumulator.stored(batch)
             if self.blocked:
                 self._lock.notify_all()
-            more = bool(self._accumulator.ready) or not self._may_send_new
+            needs_turn = bool(self._accumulator.ready) or not self._may_send_new
         if not self._lanes_without_leader:  # another partition's problem lasts
             self.last_problem = ""
         if is_news:
             batch.settle(offset, time_ms, None)
-        if more:
+        if needs_turn:
             self.kick()
 
     def attempt_failed(self, attempt: Attempt, error: MyQueueError) -> None:
@@ -372,7 +372,7 @@ class Sender:
                 self._die(Internal(f"no producer id: {error!r}"))
             elif error.retriable:
                 self.last_problem = f"no producer id so far: {error}"
-                self._session.after(STUCK_MS_MAX, self.kick)
+                self._session.after(NO_LEADER_PAUSE_MS_MAX, self.kick)
             else:
                 self._die(error)
             return
@@ -398,8 +398,12 @@ class Sender:
     def abandon(self, error: MyQueueError, lanes: Sequence[Lane] | None = None) -> None:
         """Fail all batches, or those of some lanes, which are removed."""
         with self._lock:
-            which = list(self._accumulator.lanes_by_group.values()) if lanes is None else lanes
-            failed = [(b, self._accumulator.give_up(b)) for lane in which for b in lane.unsettled()]
+            abandoned = list(self._accumulator.lanes_by_group.values()) if lanes is None else lanes
+            failed = [
+                (batch, self._accumulator.give_up(batch))
+                for lane in abandoned
+                for batch in lane.unsettled()
+            ]
             for lane in lanes or ():
                 self._accumulator.lanes_by_group.pop(lane.group, None)
         for batch, outcome in failed:

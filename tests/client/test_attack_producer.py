@@ -118,3 +118,13 @@ def test_a_part_that_fails_in_an_unknown_way_ends_the_wait(other: Exception | No
     error = joined.future.exception()
     assert isinstance(error, OutcomeUnknown) and error.outcome == UNKNOWN
     assert "a defect" in str(error)
+
+
+def test_what_send_once_may_have_sent_cannot_be_cancelled(cluster: EchoCluster) -> None:
+    """Like a Delivery: a cancelled one would say nothing of messages that may be stored."""
+    [log] = cluster.topic("t")
+    with Producer(cluster.address) as producer:
+        delivery = producer.send_once("t", [b"a"], request_id=b"i" * 16)
+        assert not delivery.cancel()
+        assert delivery.result(10)[0].offset == 0
+    assert log.values() == [b"a"]
