@@ -1,12 +1,12 @@
 """The HTTP server: it turns the bytes of a connection into a request, and an answer into bytes.
 
-`server` reads all connections in one thread, `worker_pool` runs what has to wait; `listener` opens
-the socket and TLS, `connection` is one client's, `pace` is how fast its bytes move, `request_head`
-parses heads, `answer` is what goes back, `answer_sender` sends it.
-`routes` finds the operation or page of a path, `fast_path` runs operations, `wsgi` calls the
-application for all else. `admission` refuses a request by its head, before its body is read;
-`body_budget` bounds the bytes of all bodies, `connection_limits` chooses the connections to close;
-`deadlines` has the longest time of a request and the text of a report.
+`server` reads all connections in one thread, `worker_pool` runs what has to wait. `listener` opens
+the socket and TLS, `connection` is one client's, and `pace` is how fast its bytes move.
+`request_head` parses heads, `answer` is what goes back, `answer_sender` sends it. `routes` finds
+the operation or page of a path, `fast_path` runs operations, `wsgi` calls the application for all
+else. `admission` refuses a request by its head, before its body is read; `body_budget` bounds the
+bytes of all bodies, `connection_limits` chooses the connections to close and has the longest time
+of a request, `thread_stacks` makes the text of a report about one that took longer.
 
 In: a listening socket and the application. Out: answers, in the order of the requests. It uses the
 calls of operations of `gateway/api`, which does not know this package. Only `gateway/app` and

@@ -84,9 +84,9 @@ class BodyBudget:
         self._small_held -= self.small.pop(connection, 0)
         return self.large.pop(connection, 0)
 
-    def release(self, held: int) -> None:
+    def release(self, body_bytes: int) -> None:
         """Free the bytes of a large body that was answered."""
-        self._large_held -= held
+        self._large_held -= body_bytes
 
     def choose_to_drop(self) -> list[Connection]:
         """Return the connections whose bodies must be dropped to make room for others."""
@@ -99,5 +99,5 @@ class BodyBudget:
                 chosen.append(connection)
                 excess -= self.small[connection]
         if self.queued:
-            chosen += [large for large in self.large if is_slow(large)]
+            chosen += [connection for connection in self.large if is_slow(connection)]
         return chosen

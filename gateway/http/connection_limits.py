@@ -1,4 +1,4 @@
-"""Measure how fast connections move, and choose the ones to close.
+"""Measure how fast connections move, choose the ones to close, and say how long they may take.
 
 There are at most `connections_max` connections. When a new one finds no free place, unfinished
 requests are dropped first, the slowest of them first; only then connections between two requests,
@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from myqueue.gateway.http.connection import BODY, HEAD, IDLE, WAITS_FOR_ROOM, WRITING, Connection
+from myqueue.gateway.settings import GatewayConfig
 
 FRESH_S: Final = 0.5  # a request younger than this is not judged slow
 SLOW_BYTES_PER_S: Final = 256 << 10
@@ -24,6 +25,8 @@ ANSWERS_BYTES_MAX: Final = 64 << 20  # together, of all answers that clients tak
 # nothing of it is given this long.
 SEND_TIMEOUT_S: Final = 30.0
 CLOSED_SHARE: Final = 64  # one of so many connections is closed at a time
+SPARE_S: Final = 60.0  # added to the longest time of a request
+CLUSTER_REQUESTS_MAX: Final = 10  # that one HTTP request may need
 
 
 def update_pace(connections: Iterable[Connection], now: float) -> None:
@@ -95,3 +98,13 @@ def choose_slow_readers(connections: Iterable[Connection], now: float) -> list[C
 def seconds_to_take(answer_bytes: int) -> float:
     """Return how long sending an answer may take at most."""
     return SEND_TIMEOUT_S + answer_bytes / SLOW_BYTES_PER_S
+
+
+def request_limit_ms(config: GatewayConfig) -> float:
+    """Return more time than making any answer takes that works as designed.
+
+    Everything that a request waits for has a deadline of its own, so a request exceeds this limit
+    only because of a defect in this program. Then its client must not wait forever, and the log
+    needs the stack of every thread to find the defect (`thread_stacks.py`).
+    """
+    return config.wait_ms_max + CLUSTER_REQUESTS_MAX * config.request_timeout_ms + SPARE_S * 1000

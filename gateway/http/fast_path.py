@@ -44,7 +44,9 @@ class _WsgiHeaders:
 
 
 class FastPath:
-    """A WSGI application in front of Flask's."""
+    """Run operations without Flask: `begin` from our server's reading thread, `__call__` under any
+    WSGI server.
+    """
 
     def __init__(self, app: Flask) -> None:
         self._flask: Callable[..., Iterable[bytes]] = app.wsgi_app

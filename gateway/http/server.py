@@ -17,7 +17,8 @@ the state and then looks at what was received. So one of them always sees that t
 Only the reader takes requests out of a connection, and only it closes one. `State` lists which
 function changes the state in which thread.
 
-`DESIGN.md` has the measurements for which this was written instead of using an existing server.
+`gateway/DESIGN.md` has the measurements for which this was written instead of using an existing
+server.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from typing import Final
 
 from myqueue.errors import BodyTooLarge, Busy, Malformed, MyQueueError
 from myqueue.gateway import drop_reasons
-from myqueue.gateway.http import body_budget, connection_limits, deadlines, request_head
+from myqueue.gateway.http import body_budget, connection_limits, request_head, thread_stacks
 from myqueue.gateway.http.answer import Answer, BeginRequest, refusal
 from myqueue.gateway.http.answer_sender import AnswerSender
 from myqueue.gateway.http.connection import (
@@ -171,12 +172,12 @@ class Server:
 
     def _end_overdue(self, connection: Connection) -> None:
         if connection.state == ANSWERING:
-            limit_s = deadlines.request_limit_ms(self._config) / 1000
+            limit_s = connection_limits.request_limit_ms(self._config) / 1000
             log.error(
                 "%s is overdue after %.0f s: a defect of this program; all threads follow",
                 connection.describe(),
                 monotonic() - connection.deadline + limit_s,
-                extra={"facts": {"trace": deadlines.describe_threads()}},
+                extra={"facts": {"trace": thread_stacks.describe_threads()}},
             )
         elif connection.state == WRITING:
             self._dropped.add(drop_reasons.ANSWERS)
@@ -424,7 +425,7 @@ class Server:
         if connection.state == BODY:
             connection.large_body_bytes = self._bodies.body_received(connection)
         connection.state, connection.head, connection.had_request = ANSWERING, None, True
-        connection.expire_in(deadlines.request_limit_ms(self._config))
+        connection.expire_in(connection_limits.request_limit_ms(self._config))
         self._dispatch(connection, head, _cut_body(connection, head.length))
 
     def _dispatch(self, connection: Connection, head: request_head.Head, body: bytes) -> None:

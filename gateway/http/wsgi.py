@@ -79,7 +79,7 @@ def _environment(config: GatewayConfig, address: str, head: Head, body: bytes) -
         "REQUEST_METHOD": head.method, "SCRIPT_NAME": "", "PATH_INFO": head.path,
         "QUERY_STRING": head.query, "SERVER_NAME": host, "SERVER_PORT": port,
         "SERVER_PROTOCOL": f"HTTP/1.{head.minor}", "REMOTE_ADDR": address,
-        "wsgi.version": (1, 0), "wsgi.url_scheme": "https" if config.tls_key else "http",
+        "wsgi.version": (1, 0), "wsgi.url_scheme": "https" if config.tls_certificate else "http",
         "wsgi.input": io.BytesIO(body), "wsgi.errors": sys.stderr, "wsgi.multithread": True,
         "wsgi.multiprocess": False, "wsgi.run_once": False, "wsgi.input_terminated": True,
         "myqueue.body": body,

@@ -14,7 +14,7 @@ from support.processes import wait_for
 from support.sites import BIG, BareConnection, FastApplication, SampleSite, serving
 
 from myqueue.errors import Internal
-from myqueue.gateway.http import deadlines
+from myqueue.gateway.http import connection_limits, thread_stacks
 from myqueue.gateway.http.answer import refusal
 
 
@@ -156,7 +156,7 @@ def test_a_request_that_is_never_answered_ends_all_the_same(
     """Its connection is closed, the log says where every thread stood, and others go on; what its
     thread says later goes nowhere, even if another connection has its number by then.
     """
-    monkeypatch.setattr(deadlines, "request_limit_ms", lambda config: 200.0)
+    monkeypatch.setattr(connection_limits, "request_limit_ms", lambda config: 200.0)
     line.send("/wait")
     assert line.file.read() == b""
     assert "POST '/wait' from 127.0.0.1 is overdue after 0 s" in caplog.text
@@ -183,5 +183,5 @@ def test_garbage_is_not_collected_while_threads_are_looked_at(
         return frames()
 
     monkeypatch.setattr(sys, "_current_frames", look)
-    assert "MainThread" in deadlines.describe_threads()
+    assert "MainThread" in thread_stacks.describe_threads()
     assert seen == [False] and gc.isenabled()

@@ -1,9 +1,4 @@
-"""The longest time that a request may take, and the text of a report about one that took longer.
-
-Everything that a request waits for has a deadline of its own, so a request exceeds this limit only
-because of a defect in this program. Then its client must not wait forever, and the log needs the
-stack of every thread to find the defect.
-"""
+"""The stacks of all threads, for the report about a request that took too long."""
 
 from __future__ import annotations
 
@@ -13,16 +8,7 @@ import threading
 import traceback
 from typing import Final
 
-from myqueue.gateway.settings import GatewayConfig
-
-SPARE_S: Final = 60.0
-CLUSTER_REQUESTS_MAX: Final = 10  # that one HTTP request may need
 FRAMES_SHOWN: Final = 12  # the newest stack frames of each thread
-
-
-def request_limit_ms(config: GatewayConfig) -> float:
-    """Return more time than any request needs that works as designed."""
-    return config.wait_ms_max + CLUSTER_REQUESTS_MAX * config.request_timeout_ms + SPARE_S * 1000
 
 
 def describe_threads() -> str:
