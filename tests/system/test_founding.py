@@ -6,6 +6,8 @@ from pathlib import Path
 
 from support.processes import Cluster, Name, wait_for
 
+from myqueue.wire import protocol
+
 MANAGERS: list[Name] = [("manager", number) for number in (1, 2, 3)]
 
 
@@ -21,6 +23,16 @@ def start_two(cluster: Cluster) -> None:
     assert not leads(cluster)
 
 
+def applied_indexes(cluster: Cluster) -> list[int]:
+    """What each manager has applied."""
+    rows = []
+    for name in MANAGERS:
+        asked = cluster.session.call(f"tcp://{cluster.door(name)}", protocol.STATUS, (0,))
+        rows += asked.result().envelope[3]["groups"]
+    assert len(rows) == len(MANAGERS)
+    return [row["applied"] for row in rows]
+
+
 def test_all_managers_found_it_and_two_new_disks_never_do(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, brokers=0, soft_limit_bytes=0)
     try:
@@ -30,6 +42,8 @@ def test_all_managers_found_it_and_two_new_disks_never_do(tmp_path: Path) -> Non
         cluster.wait_healthy()
         for name in MANAGERS:
             wait_for("ready", lambda at=name: "ready" in cluster.log(at))
+        # A manager that has not applied the registration of a disk can't refuse another one.
+        wait_for("the same metadata", lambda: len(set(applied_indexes(cluster))) == 1)
         cluster.stop(*MANAGERS)
         for name in MANAGERS[:2]:
             cluster.wipe(name)
