@@ -7,6 +7,7 @@ metrics. Whatever fails in any of them is answered in the one form of `gateway/a
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Final
 
 from flask import Flask, Response, current_app, request
@@ -26,7 +27,10 @@ from myqueue.gateway.api.endpoints import (
     topics,
 )
 from myqueue.gateway.cluster_client import ClusterClient
-from myqueue.gateway.http.fast_path import FastPath
+from myqueue.gateway.dispatch.fast_path import FastPath
+from myqueue.gateway.dispatch.head_check import HeadCheck
+from myqueue.gateway.dispatch.wsgi import run_application
+from myqueue.gateway.http.answer import RequestHandlers
 from myqueue.gateway.metrics import endpoint as metrics
 from myqueue.gateway.settings import GatewayConfig
 
@@ -59,6 +63,15 @@ def create_app(config: GatewayConfig, sdk: ClusterClient | None = None) -> Flask
     operations = app.extensions["myqueue-operations"] = FastPath(app)
     app.wsgi_app = operations  # type: ignore[method-assign]
     return app
+
+
+def request_handlers(app: Flask) -> RequestHandlers:
+    """Return what our own server calls to answer the requests of this application."""
+    return RequestHandlers(
+        answer=partial(run_application, app, app.extensions["myqueue-config"]),
+        begin=app.extensions["myqueue-operations"].begin,
+        check_head=HeadCheck(app).check,
+    )
 
 
 def check_access() -> None:

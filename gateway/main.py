@@ -121,8 +121,7 @@ def _log(form: str) -> logging.Logger:
 def run(config: GatewayConfig) -> None:
     """Serve until a signal stops the process. Raises InvalidSetting, OSError."""
     try:
-        from myqueue.gateway.app import create_app
-        from myqueue.gateway.http.admission import Admission
+        from myqueue.gateway.app import create_app, request_handlers
         from myqueue.gateway.http.server import Server
     except ModuleNotFoundError as error:
         raise InvalidSetting(f"{error.name} is missing", hint=MISSING) from None
@@ -132,13 +131,8 @@ def run(config: GatewayConfig) -> None:
     app = create_app(config)
     sdk = app.extensions["myqueue"]
     try:
-        server = Server(
-            app,
-            config,
-            fast_path=app.extensions["myqueue-operations"].begin,
-            check_head=Admission(app).check_head,
-            count_dropped=app.extensions["myqueue.requests"].count_dropped,
-        )
+        count_dropped = app.extensions["myqueue.requests"].count_dropped
+        server = Server(config, request_handlers(app), count_dropped)
     except OSError as error:
         sdk.close()
         raise InvalidSetting(f"listen = {config.listen}: {error.strerror}") from None

@@ -39,8 +39,8 @@ log = logging.getLogger("myqueue.gateway")
 
 KEY_CHARS_MAX: Final = 255
 NO_VARIABLES: Final[Mapping[str, str]] = {}
-# Gets the reply; or the function that makes it, for a thread that may wait.
-Respond = Callable[[Reply | Callable[[], Reply]], None]
+# Called once for each request: with its reply, or with the function that makes it and may wait.
+OnReply = Callable[[Reply | Callable[[], Reply]], None]
 
 
 class OperationMetrics:
@@ -117,23 +117,23 @@ class OperationCall:
         except Exception as error:
             return self._failure(error)
 
-    def begin(self, respond: Respond) -> None:
-        """Do as much as needs no waiting. `respond` is called once, perhaps by another thread."""
+    def begin(self, on_reply: OnReply) -> None:
+        """Do as much as needs no waiting; any thread may call `on_reply` later, once."""
         if not self._row.quick:
-            respond(self.run)
+            on_reply(self.run)
             return
         try:
             result = self._call_function(False)
             if isinstance(result, PendingResult):
-                result.future.add_done_callback(partial(self._on_result, respond, result.finish))
+                result.future.add_done_callback(partial(self._on_result, on_reply, result.finish))
                 return
             reply = self._success(result)
         except MustWait:
-            respond(self.run)
+            on_reply(self.run)
             return
         except Exception as error:
             reply = self._failure(error)
-        respond(reply)
+        on_reply(reply)
 
     def _call_function(self, may_wait: bool) -> Facts | PendingResult:
         row, context = self._row, self._context
@@ -151,20 +151,20 @@ class OperationCall:
         return row.run(context, **self._values)
 
     def _on_result(
-        self, respond: Respond, finish: Callable[[Any], Facts], future: Future[Any]
+        self, on_reply: OnReply, finish: Callable[[Any], Facts], future: Future[Any]
     ) -> None:
         try:
             result = future.result()
             if _message_bytes(result) > LARGE_BYTES:  # writing it takes long
-                respond(partial(self._finish, finish, result))
+                on_reply(partial(self._finish, finish, result))
                 return
             reply = self._success(finish(result))
         except MustWait:
-            respond(self.run)
+            on_reply(self.run)
             return
         except Exception as error:
             reply = self._failure(error)
-        respond(reply)
+        on_reply(reply)
 
     def _finish(self, finish: Callable[[Any], Facts], result: Any) -> Reply:
         try:

@@ -2,13 +2,10 @@
 
 `server` reads all connections in one thread, `worker_pool` runs what has to wait. `listener` opens
 the socket and TLS, `connection` is one client's, and `pace` is how fast its bytes move.
-`request_head` parses heads, `answer` is what goes back, `answer_sender` sends it. `routes` finds
-the operation or page of a path, `fast_path` runs operations, `wsgi` calls the application for all
-else. `admission` refuses a request by its head, before its body is read; `body_budget` bounds the
-bytes of all bodies, `connection_limits` chooses the connections to close and has the longest time
-of a request, `thread_stacks` makes the text of a report about one that took longer.
+`request_head` parses heads, `answer` is what goes back, `answer_sender` sends it. `body_budget`
+bounds the bytes of all bodies, `connection_limits` chooses the connections to close and has the
+longest time of a request, `thread_stacks` makes the text of a report about one that took longer.
 
-In: a listening socket and the application. Out: answers, in the order of the requests. It uses the
-calls of operations of `gateway/api`, which does not know this package. Only `gateway/app` and
-`gateway/main` import it.
+In: a listening socket and the functions that answer requests (`RequestHandlers`). Out: answers, in
+the order of the requests. `gateway/dispatch` has these functions, `gateway/main` starts the server.
 """

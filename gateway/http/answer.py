@@ -1,17 +1,17 @@
-"""The answer to a request, and the bytes of its head."""
+"""The answer to a request, and the functions that the application gives to the server for it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Final
+from typing import Final, NamedTuple
 
 from myqueue.errors import MyQueueError
 from myqueue.gateway.api import responses
 from myqueue.gateway.http.request_head import Head
 
 Headers = list[tuple[str, str]]
-_PHRASES: Final = {status.value: status.phrase for status in HTTPStatus}
+_STATUS_LINES: Final = {status.value: f"{status.value} {status.phrase}" for status in HTTPStatus}
 
 
 class Answer:
@@ -24,25 +24,41 @@ class Answer:
         self.headers, self.body = headers, body
         self.close = close  # the connection ends after it
 
-    def head(self, date: str) -> bytes:
+    def encode_head(self, date: str) -> bytes:
+        """Return all that is sent before the body."""
         lines = [f"HTTP/1.1 {self.status}\r\nDate: {date}\r\nServer: myqueue\r\n"]
         lines += [f"{name}: {value}\r\n" for name, value in self.headers]
         lines.append("Connection: close\r\n\r\n" if self.close else "\r\n")
         return "".join(lines).encode("latin-1")
 
 
-# Gets the answer; or a function that makes it and takes long, to be run in the pool.
-Respond = Callable[[Answer | Callable[[], Answer]], None]
-# Begins to answer a request without waiting; False if it can't, and then it has begun nothing.
-BeginRequest = Callable[[Head, bytes, Respond], bool]
+MakeAnswer = Callable[[], Answer]  # may wait, so it runs in a thread of the pool
+# Called once for each request: with its answer, or with the function that makes it.
+OnAnswer = Callable[[Answer | MakeAnswer], None]
+
+
+class RequestHandlers(NamedTuple):
+    """The functions that answer requests. The server calls them; it knows nothing of the paths."""
+
+    # Answers any request from this client address, and may wait. Runs in a thread of the pool.
+    answer: Callable[[str, Head, bytes], Answer]
+    # Begins to answer without waiting, in the reading thread; any thread may call `OnAnswer`.
+    # Returns False, and has begun nothing, for requests that `answer` must answer.
+    begin: Callable[[Head, bytes, OnAnswer], bool] | None = None
+    # Gets a head before its body is read. Raises the error that the client gets instead.
+    check_head: Callable[[Head], None] | None = None
 
 
 def refusal(error: MyQueueError) -> Answer:
     """Make the answer to a request that never reached the application. It closes the connection."""
-    reply = responses.failure(error, lambda address: address)
-    return Answer(status_line(reply.status), reply.headers, reply.body, True)
+    return from_reply(responses.failure(error, lambda address: address), True)
+
+
+def from_reply(reply: responses.Reply, close: bool) -> Answer:
+    """Make the answer that carries the reply of an operation."""
+    return Answer(status_line(reply.status), reply.headers, reply.body, close)
 
 
 def status_line(status: int) -> str:
     """Return the status as an answer has it: 404 becomes "404 Not Found"."""
-    return f"{status} {_PHRASES.get(status, 'Unknown')}"
+    return _STATUS_LINES.get(status) or f"{status} Unknown"

@@ -34,7 +34,7 @@ class AnswerSender:
     def send(self, connection: Connection, answer: Answer) -> None:
         """Send an answer, as far as the socket takes it; the reading thread sends the rest."""
         connection.close_after_answer = answer.close = answer.close or self.stopping
-        head, body = answer.head(self._http_date()), answer.body
+        head, body = answer.encode_head(self._http_date()), answer.body
         if len(body) <= JOINED_BYTES_MAX:
             self.finish_or_hand_over(connection, connection.send(head + body))
             return

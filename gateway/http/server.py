@@ -29,13 +29,14 @@ import os
 import select
 import socket
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
 from typing import Final
 
 from myqueue.errors import BodyTooLarge, Busy, Malformed, MyQueueError
 from myqueue.gateway import drop_reasons
 from myqueue.gateway.http import body_budget, connection_limits, request_head, thread_stacks
-from myqueue.gateway.http.answer import Answer, BeginRequest, refusal
+from myqueue.gateway.http.answer import Answer, MakeAnswer, RequestHandlers, refusal
 from myqueue.gateway.http.answer_sender import AnswerSender
 from myqueue.gateway.http.connection import (
     ANSWERING,
@@ -50,7 +51,6 @@ from myqueue.gateway.http.connection import (
 )
 from myqueue.gateway.http.listener import listen, make_tls_context
 from myqueue.gateway.http.worker_pool import WorkerPool
-from myqueue.gateway.http.wsgi import Application, run_application
 from myqueue.gateway.settings import GatewayConfig
 
 log = logging.getLogger("myqueue.gateway")
@@ -67,25 +67,19 @@ IN, OUT = select.EPOLLIN, select.EPOLLOUT
 
 
 class Server:
-    """An HTTP/1.1 server for `application`; `serve` returns after `stop` was called.
+    """An HTTP/1.1 server; `serve` returns after `stop` was called.
 
-    Arguments: `fast_path` begins operations without a thread of the pool. `check_head` gets a head
-    before its body is read, and raises the error that the client gets. `count_dropped` gets the
-    reason for each connection that was dropped (`drop_reasons.REASONS`). Raises OSError if it can't
-    listen.
+    `count_dropped` gets the reason for each connection that was dropped (`drop_reasons.REASONS`).
+    Raises OSError if it can't listen.
     """
 
     def __init__(
         self,
-        application: Application,
         config: GatewayConfig,
-        *,
-        fast_path: BeginRequest | None = None,
-        check_head: Callable[[request_head.Head], None] | None = None,
+        handlers: RequestHandlers,
         count_dropped: Callable[[str], None] | None = None,
     ) -> None:
-        self._application, self._config = application, config
-        self._fast_path, self._check_head = fast_path, check_head
+        self._config, self._handlers = config, handlers
         self._bodies = body_budget.BodyBudget(config)
         self._dropped = drop_reasons.DropCounter(count_dropped)
         self._epoll = select.epoll()
@@ -377,8 +371,8 @@ class Server:
                 f"a body of {head.length} bytes; this gateway takes {self._config.body_bytes_max}"
             )
         # Only to save memory: a body that is here already is checked by the application.
-        if len(connection.received) < head.length and self._check_head is not None:
-            self._check_head(head)
+        if len(connection.received) < head.length and self._handlers.check_head is not None:
+            self._handlers.check_head(head)
 
     def _wait_for_head(self, connection: Connection) -> None:
         if not connection.received:
@@ -429,22 +423,22 @@ class Server:
         self._dispatch(connection, head, _cut_body(connection, head.length))
 
     def _dispatch(self, connection: Connection, head: request_head.Head, body: bytes) -> None:
-        """Have a request answered: by the fast path, or in a thread of the pool."""
+        """Have a request answered: without waiting if possible, else in a thread of the pool."""
 
-        def make() -> Answer:
-            return run_application(self._application, self._config, connection.address, head, body)
-
-        def respond(answer: Answer | Callable[[], Answer]) -> None:
+        def on_answer(answer: Answer | MakeAnswer) -> None:
             if isinstance(answer, Answer):
                 self._sender.send(connection, answer)
             else:
                 self._pool.add(connection, answer)
 
-        is_small = len(body) <= body_budget.SMALL_BYTES_MAX
+        begin, is_small = self._handlers.begin, len(body) <= body_budget.SMALL_BYTES_MAX
+        if is_small and begin is not None and begin(head, body, on_answer):
+            return
+        make_answer = partial(self._handlers.answer, connection.address, head, body)
         if connection.large_body_bytes >= body_budget.HEAVY_BYTES:
-            self._pool.add_heavy(connection, make)
-        elif not (is_small and self._fast_path and self._fast_path(head, body, respond)):
-            self._pool.add(connection, make)
+            self._pool.add_heavy(connection, make_answer)
+        else:
+            self._pool.add(connection, make_answer)
 
     def _release_body(self, body_bytes: int) -> None:
         """Free the bytes of a large body that was answered, so that the next ones can go on."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final
 
 from myqueue.errors import InvalidSetting
-from myqueue.gateway.http.answer import Answer
+from myqueue.gateway.http.answer import MakeAnswer
 from myqueue.gateway.http.answer_sender import AnswerSender
 from myqueue.gateway.http.connection import Connection
 
@@ -18,8 +17,7 @@ log = logging.getLogger("myqueue.gateway")
 
 HEAVY_AT_ONCE: Final = 2
 
-# A connection, and the function that makes its answer.
-Work = tuple[Connection, Callable[[], Answer]]
+Work = tuple[Connection, MakeAnswer]
 
 
 class WorkerPool:
@@ -53,11 +51,11 @@ class WorkerPool:
         for _ in range(self._threads):
             self._work.put(None)
 
-    def add(self, connection: Connection, make: Callable[[], Answer]) -> None:
+    def add(self, connection: Connection, make: MakeAnswer) -> None:
         """Have an answer made and sent by the next free thread."""
         self._work.put((connection, make))
 
-    def add_heavy(self, connection: Connection, make: Callable[[], Answer]) -> None:
+    def add_heavy(self, connection: Connection, make: MakeAnswer) -> None:
         """Do the same when a slot for a heavy body is free; `end_heavy` gives the slot back."""
         self._heavy_work.append((connection, make))
         self._begin_heavy()
@@ -81,5 +79,4 @@ class WorkerPool:
                 log.exception(
                     "%s was not answered: a defect of this program", connection.describe()
                 )
-                connection.is_broken = True
                 self._sender.finish_or_hand_over(connection, False)

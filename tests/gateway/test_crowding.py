@@ -20,8 +20,8 @@ from support.sites import VAST, BareConnection, FastApplication, SampleSite, ser
 
 from myqueue.gateway import drop_reasons
 from myqueue.gateway.app import create_app
+from myqueue.gateway.dispatch.head_check import HeadCheck
 from myqueue.gateway.http import body_budget, connection_limits
-from myqueue.gateway.http.admission import Admission
 from myqueue.gateway.http.server import Server
 from myqueue.gateway.settings import DEFAULTS
 
@@ -69,7 +69,7 @@ def test_nobody_without_a_token_has_a_body_read(connect: Connect, tmp_path: Path
     config = replace(DEFAULTS, cluster="127.0.0.1:9", tokens=str(file), request_timeout_ms=100)
     app = create_app(config)
     fast_path = app.extensions["myqueue-operations"]
-    with serving(app, fast_path, check_head=Admission(app).check_head) as (port, _):
+    with serving(app, fast_path, check_head=HeadCheck(app).check) as (port, _):
         for path, token, status in (
             ("/producer/produce", "", 401),
             ("/producer/produce", "wrong-token-012345", 401),

@@ -85,7 +85,7 @@ def test_nothing_else_is_raised(data: bytes) -> None:
 
 
 def test_heads_of_answers() -> None:
-    text = Answer("200 OK", [("A", "b")], b"", True).head("now")
+    text = Answer("200 OK", [("A", "b")], b"", True).encode_head("now")
     assert text == (
         b"HTTP/1.1 200 OK\r\nDate: now\r\nServer: myqueue\r\nA: b\r\nConnection: close\r\n\r\n"
     )

@@ -8,11 +8,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from support.processes import free_ports
 
-from myqueue.gateway.http.answer import Answer, Respond
+from myqueue.gateway.dispatch.wsgi import run_application
+from myqueue.gateway.http.answer import Answer, OnAnswer, RequestHandlers
 from myqueue.gateway.http.request_head import Head
 from myqueue.gateway.http.server import Server
 from myqueue.gateway.settings import DEFAULTS
@@ -60,18 +62,18 @@ class FastApplication:
     /fails%0a and /fails-later raise: at once, and in the pool.
     """
 
-    def begin(self, head: Head, body: bytes, respond: Respond) -> bool:
+    def begin(self, head: Head, body: bytes, on_answer: OnAnswer) -> bool:
         answer = Answer("200 OK", [("Content-Length", str(len(body)))], body, not head.keep_alive)
         if head.path == "/quick":
-            respond(answer)
+            on_answer(answer)
         elif head.path == "/later":
-            threading.Thread(target=respond, args=(answer,)).start()
+            threading.Thread(target=on_answer, args=(answer,)).start()
         elif head.path == "/after-all":
-            respond(lambda: answer)
+            on_answer(lambda: answer)
         elif head.path == "/fails\n":
             raise RuntimeError("on purpose")
         elif head.path == "/fails-later":
-            respond(lambda: {}["on purpose"])
+            on_answer(lambda: {}["on purpose"])
         else:
             return False
         return True
@@ -108,16 +110,22 @@ class BareConnection:
 
 
 @contextmanager
-def serving(application: Any, fast: Any = None, **more: Any) -> Iterator[tuple[int, Server]]:
-    """A server in a thread: its port, and itself. Settings and arguments of it by their names."""
-    arguments = {name: more.pop(name) for name in ("check_head", "count_dropped") if name in more}
-    arguments["fast_path"] = None if fast is None else fast.begin
+def serving(
+    application: Any,
+    fast: Any = None,
+    check_head: Any = None,
+    count_dropped: Callable[[str], None] | None = None,
+    **more: Any,
+) -> Iterator[tuple[int, Server]]:
+    """A server in a thread: its port, and itself. `more` are settings."""
+    begin = None if fast is None else fast.begin
     settings: dict[str, Any] = {"threads": 4, "stop_within_ms": 500, **more}
     for attempt in range(5):
         (number,) = free_ports(1)
         config = replace(DEFAULTS, listen=f"127.0.0.1:{number}", **settings)
         try:
-            server = Server(application, config, **arguments)
+            answer = partial(run_application, application, config)
+            server = Server(config, RequestHandlers(answer, begin, check_head), count_dropped)
             break
         except OSError:  # somebody else was quicker
             assert attempt < 4

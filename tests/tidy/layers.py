@@ -132,8 +132,16 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "gateway/http/",
         (
-            *("flask", "werkzeug", "<public>", "myqueue.gateway.settings", "myqueue.gateway.api"),
+            *("<public>", "myqueue.gateway.settings", "myqueue.gateway.api.responses"),
             *("myqueue.gateway.drop_reasons", "myqueue.gateway.http"),
+        ),
+    ),
+    (
+        "gateway/dispatch/",
+        (
+            *("flask", "werkzeug", "<public>", "myqueue.gateway.settings", "myqueue.gateway.api"),
+            *("myqueue.gateway.http.answer", "myqueue.gateway.http.request_head"),
+            "myqueue.gateway.dispatch",
         ),
     ),
     (

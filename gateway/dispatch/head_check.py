@@ -20,8 +20,8 @@ from myqueue.gateway.api.auth import (
     cookie_authorization,
 )
 from myqueue.gateway.api.operations import WRITE, Operation
+from myqueue.gateway.dispatch.routes import Route, Routes
 from myqueue.gateway.http.request_head import Head, HeaderFields
-from myqueue.gateway.http.routes import Route, Routes
 from myqueue.gateway.settings import GatewayConfig
 
 REQUEST_BODY_BYTES_MAX: Final = 1 << 20  # for an operation that produces nothing
@@ -29,8 +29,8 @@ REQUEST_BODY_BYTES_MAX: Final = 1 << 20  # for an operation that produces nothin
 UNKNOWN_SENDER_BYTES_MAX: Final = 16 << 10
 
 
-class Admission:
-    """Checks heads; raises the error that the client gets."""
+class HeadCheck:
+    """Refuses requests that must not send their body."""
 
     def __init__(self, app: Flask) -> None:
         self._routes = Routes(app)
@@ -38,7 +38,7 @@ class Admission:
         config: GatewayConfig = app.extensions["myqueue-config"]
         self._body_bytes_max = config.body_bytes_max
 
-    def check_head(self, head: Head) -> None:
+    def check(self, head: Head) -> None:
         """Raise Unauthorized, Forbidden or BodyTooLarge if the body must not be read."""
         route, headers = self._routes.find(head.method, head.path), HeaderFields(head.headers)
         operation = route.operation

@@ -14,7 +14,7 @@ own, and requests under way occupy no threads.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any
 
 from flask import Flask, Request
 from werkzeug.exceptions import HTTPException
@@ -23,12 +23,11 @@ from myqueue.errors import BodyTooLarge, Malformed, MyQueueError
 from myqueue.gateway.api import responses
 from myqueue.gateway.api.call import OperationCall, OperationRunner
 from myqueue.gateway.api.responses import Reply
-from myqueue.gateway.http.answer import Answer, Respond, status_line
+from myqueue.gateway.dispatch.routes import Routes
+from myqueue.gateway.http.answer import OnAnswer, from_reply, status_line
 from myqueue.gateway.http.request_head import Head, HeaderFields
-from myqueue.gateway.http.routes import Routes
 
 Environment = dict[str, Any]
-OK: Final = "200 OK"
 
 
 class _WsgiHeaders:
@@ -71,7 +70,7 @@ class FastPath:
                 self._runner, route.operation, method, _WsgiHeaders(environ),
                 environ.get("QUERY_STRING", ""), body, route.variables,
             ).run()  # fmt: skip
-        start_response(_status_line(reply), reply.headers)
+        start_response(status_line(reply.status), reply.headers)
         return () if method == "HEAD" else (reply.body,)
 
     def _body(self, environ: Environment) -> bytes:
@@ -87,8 +86,8 @@ class FastPath:
                 raise BodyTooLarge("the body is larger than this gateway takes") from None
             raise Malformed(f"{error.code}: {error.description}") from None
 
-    def begin(self, head: Head, body: bytes, respond: Respond) -> bool:
-        """Begin an operation without waiting; `respond` is called once, perhaps by another thread.
+    def begin(self, head: Head, body: bytes, on_answer: OnAnswer) -> bool:
+        """Begin an operation without waiting; any thread may call `on_answer` later, once.
 
         Return False if the path has variables or is not that of an operation: nothing was begun.
         """
@@ -96,18 +95,15 @@ class FastPath:
         if operation is None:
             return False
 
-        def answer(reply: Reply) -> Answer:
-            return Answer(_status_line(reply), reply.headers, reply.body, not head.keep_alive)
+        close = not head.keep_alive
 
         def on_reply(reply: Reply | Callable[[], Reply]) -> None:
-            respond(answer(reply) if isinstance(reply, Reply) else lambda: answer(reply()))
+            if isinstance(reply, Reply):
+                on_answer(from_reply(reply, close))
+            else:
+                on_answer(lambda: from_reply(reply(), close))
 
         headers = HeaderFields(head.headers)
-        OperationCall(self._runner, operation, head.method, headers, head.query, body).begin(
-            on_reply
-        )
+        call = OperationCall(self._runner, operation, head.method, headers, head.query, body)
+        call.begin(on_reply)
         return True
-
-
-def _status_line(reply: Reply) -> str:
-    return OK if reply.status == 200 else status_line(reply.status)
