@@ -13,9 +13,9 @@ from email.utils import formatdate
 from time import monotonic
 from typing import Final
 
-from myqueue.gateway.http import connection_limits
+from myqueue.gateway.http import deadlines
 from myqueue.gateway.http.answer import Answer
-from myqueue.gateway.http.connection import IDLE, WRITING, Connection
+from myqueue.gateway.http.connection import WRITING, Connection
 from myqueue.gateway.settings import GatewayConfig
 
 JOINED_BYTES_MAX: Final = 64 << 10  # larger bodies are sent apart from their head
@@ -36,37 +36,28 @@ class AnswerSender:
         connection.close_after_answer = answer.close = answer.close or self.stopping
         head, body = answer.encode_head(self._http_date()), answer.body
         if len(body) <= JOINED_BYTES_MAX:
-            self.finish_or_hand_over(connection, connection.send(head + body))
-            return
-        is_alive = connection.send(head)  # joining both would double the memory
-        unsent_head = connection.unsent
-        if unsent_head is not None:
-            connection.unsent = memoryview(bytes(unsent_head) + body)
-        elif is_alive:
-            is_alive = connection.send(body)
-        self.finish_or_hand_over(connection, is_alive)
+            connection.send(head + body)
+        elif connection.send(head):  # joining both would double the memory
+            unsent_head = connection.unsent
+            if unsent_head is None:
+                connection.send(body)
+            else:
+                connection.unsent = memoryview(bytes(unsent_head) + body)
+        self.finish_or_hand_over(connection)
 
-    def finish_or_hand_over(self, connection: Connection, is_alive: bool) -> None:
+    def finish_or_hand_over(self, connection: Connection) -> None:
         """Finish an answer that the socket took completely; hand over the rest of any other.
 
         The state is set first, then comes the look at what was received (`server.py`). A connection
         that has more to do than wait for its next request is handed over to the reading thread.
         """
-        if not is_alive:
-            connection.is_broken = True
         connection.head_in_answer = None
         body_bytes, connection.large_body_bytes = connection.large_body_bytes, 0
         rest = connection.unsent
         if rest is None:
-            connection.expire_in(self._config.idle_timeout_ms)
-            connection.state = IDLE
+            connection.end_answer(self._config.idle_timeout_ms)
         elif connection.state != WRITING:
-            # One deadline for the whole answer: a client that takes a byte now and then can't hold
-            # it forever.
-            connection.begin_phase()
-            seconds = connection_limits.seconds_to_take(len(rest))
-            connection.deadline = connection.pace.begin_s + seconds
-            connection.state = WRITING
+            connection.begin_writing(deadlines.send_limit_ms(len(rest)))
         if body_bytes:
             self.bodies_to_release.append(body_bytes)
         if (

@@ -4,7 +4,7 @@ Bodies that are being read, or are large and not answered yet, hold at most `bod
 bytes, whatever clients send and however slowly.
 
 A *small* body (up to 64 KiB) is read at once. Small bodies have a quarter of the bytes; when that
-is full, the body that received least for its time is dropped. A *large* body is read only if the
+is full, the slowest of them are dropped (`eviction_order`). A *large* body is read only if the
 remaining three quarters have room for all of it; otherwise nothing is read from its client until
 they have, in order of arrival. So well-behaved clients wait a little, and no client can hold much
 memory by sending nothing: while others wait, a large body that arrives slowly is dropped too. A
@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Final
 
 from myqueue.gateway.http.connection import Connection
-from myqueue.gateway.http.connection_limits import closing_order, is_slow
+from myqueue.gateway.http.eviction import eviction_order
 from myqueue.gateway.settings import GatewayConfig
 
 SMALL_BYTES_MAX: Final = 64 << 10
@@ -93,11 +93,11 @@ class BodyBudget:
         chosen = []
         excess = self._small_held - self._small_max
         if excess > 0:
-            for connection in sorted(self.small, key=closing_order):
+            for connection in sorted(self.small, key=eviction_order):
                 if excess <= 0:
                     break
                 chosen.append(connection)
                 excess -= self.small[connection]
         if self.queued:
-            chosen += [connection for connection in self.large if is_slow(connection)]
+            chosen += [connection for connection in self.large if connection.is_slow]
         return chosen

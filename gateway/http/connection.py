@@ -1,8 +1,8 @@
-"""One connection of the HTTP server: received bytes, bytes to send, and its deadline.
+"""One connection of the HTTP server: received bytes, bytes to send, its state and its deadline.
 
-Only the server's own thread reads from a connection. The thread that has the answer sends it; one
-thread sends at a time. Neither ever waits. TLS is handled here, so that no other module needs to
-know about it.
+Only the reading thread reads from a connection. The thread that has the answer sends it; one thread
+sends at a time. Neither ever waits. TLS is handled here, so that no other module needs to know
+about it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from threading import Lock
 from time import monotonic
 from typing import Final
 
-from myqueue.gateway.http.pace import Pace
+from myqueue.gateway.http import pace
 from myqueue.gateway.http.request_head import Head
 
 RECEIVE_BYTES: Final = 64 << 10
@@ -24,19 +24,21 @@ RECEIVE_BYTES: Final = 64 << 10
 class State(IntEnum):
     """What a connection does, ordered by the life of a request.
 
-    Until the state is ANSWERING, only the reading thread changes it. Then the thread that has the
-    answer hands the connection back by IDLE or WRITING.
+    Only these methods of `Connection` change it. The server closes a connection whose deadline has
+    passed; one that waits for room is told so (429).
 
-        from                         to              by                    in
-        IDLE                         HEAD            _wait_for_head        the reading thread
-        HEAD                         IDLE            _wait_for_head        the reading thread
-        IDLE, HEAD                   WAITS_FOR_ROOM  _wait_for_body        the reading thread
-        IDLE, HEAD, WAITS_FOR_ROOM   BODY            _read_body            the reading thread
-        IDLE, HEAD, BODY             ANSWERING       _begin_request        the reading thread
-        any of the above             ANSWERING       _refuse               the reading thread
-        ANSWERING                    IDLE, WRITING   finish_or_hand_over   the one that answers
-        WRITING                      IDLE            finish_or_hand_over   the reading thread
-        IDLE                         LINGERING       _continue             the reading thread
+        method         from                              to              deadline
+        await_head     IDLE, HEAD                        IDLE            stays as it is
+        begin_head     IDLE                              HEAD            header_timeout_ms
+        await_room     IDLE, HEAD                        WAITS_FOR_ROOM  body_timeout_ms
+        begin_body     IDLE, HEAD, WAITS_FOR_ROOM        BODY            body_timeout_ms
+        begin_answer   IDLE, HEAD, WAITS_FOR_ROOM, BODY  ANSWERING       deadlines.make_limit_ms
+        begin_writing  ANSWERING                         WRITING         deadlines.send_limit_ms
+        end_answer     ANSWERING, WRITING                IDLE            idle_timeout_ms
+        linger         IDLE                              LINGERING       deadlines.LINGER_S
+
+    While the state is ANSWERING, only the thread that answers changes it: it hands the connection
+    back by WRITING or IDLE. In all other states only the reading thread does.
     """
 
     IDLE = 0  # no byte of a request was received
@@ -51,7 +53,6 @@ class State(IntEnum):
 # Each request compares its state some ten times. In Python 3.11 reading `State.IDLE` takes 60 ns,
 # and a name of the module 10 ns.
 IDLE, HEAD, BODY, WAITS_FOR_ROOM, ANSWERING, WRITING, LINGERING = State
-PARSED: Final = (IDLE, HEAD, BODY)  # received bytes are parsed at once in these states
 
 
 class Connection:
@@ -79,7 +80,7 @@ class Connection:
         self.had_request = False  # at least one request was received completely
         self.large_body_bytes = 0  # size of a large body that is not answered yet
         self.unsent_at_begin = 0  # `unsent_bytes` when the phase that `pace` measures began
-        self.pace = Pace(monotonic())  # how fast the request arrives, or the answer is taken
+        self.pace = pace.Pace(monotonic())  # how fast the request arrives, or the answer is taken
         # OpenSSL allows one thread at a time, and the thread that answers is not the one that
         # reads.
         self.tls_lock = Lock() if isinstance(sock, ssl.SSLSocket) else None
@@ -97,9 +98,68 @@ class Connection:
         request = f"{head.method} {head.path[:100]!r}" if head is not None else "a connection"
         return f"{request} from {self.address}"
 
+    # -- the table of `State` ---------------------------------------------------------------------
+
+    def await_head(self) -> None:
+        """Wait for the first byte of a request, until the deadline that is set already."""
+        self.state = IDLE
+
+    def begin_head(self, timeout_ms: float) -> None:
+        """Measure how fast the rest of a head arrives."""
+        self.state = HEAD
+        self._begin_phase()
+        self.expire_in(timeout_ms)
+
+    def await_room(self, timeout_ms: float) -> None:
+        """Wait until other bodies leave room for this one."""
+        self.state = WAITS_FOR_ROOM
+        self.expire_in(timeout_ms)
+
+    def begin_body(self, timeout_ms: float) -> None:
+        """Measure how fast the rest of a body arrives."""
+        self.state = BODY
+        self._begin_phase()
+        self.expire_in(timeout_ms)
+
+    def begin_answer(self, timeout_ms: float) -> None:
+        """Leave the connection to the thread that answers."""
+        self.state = ANSWERING
+        self.expire_in(timeout_ms)
+
+    def begin_writing(self, timeout_ms: float) -> None:
+        """Leave the rest of the answer to the reading thread."""
+        self._begin_phase()
+        self.expire_in(timeout_ms)
+        self.state = WRITING  # last: from now on all belongs to the reading thread
+
+    def end_answer(self, idle_timeout_ms: float) -> None:
+        """Leave the connection to the reading thread: the answer was sent, or can't be."""
+        self.expire_in(idle_timeout_ms)
+        self.state = IDLE  # last: from now on all belongs to the reading thread
+
+    def linger(self, timeout_ms: float) -> bool:
+        """Send the end, and leave the closing to the client: closing a socket with unread bytes
+        would make the client lose the answer. Return False if the connection failed.
+        """
+        self.received.clear()
+        self.state = LINGERING
+        self.expire_in(timeout_ms)
+        try:
+            self.sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            return False
+        return True
+
     def expire_in(self, ms: float) -> None:
         """Set the deadline to so long from now."""
         self.deadline = monotonic() + ms / 1000
+
+    def _begin_phase(self) -> None:
+        """Start measuring progress: of the request, its body, or the sending of its answer."""
+        self.unsent_at_begin = self.unsent_bytes
+        self.pace.begin(monotonic(), self.progress)
+
+    # -- bytes ------------------------------------------------------------------------------------
 
     def receive(self) -> None:
         """Read what is there without waiting; set `is_broken` if the client closed it."""
@@ -132,8 +192,8 @@ class Connection:
                 return
 
     def send(self, data: bytes | memoryview) -> bool:
-        """Send as much as possible without waiting and keep the rest in `unsent`. Return False if
-        the connection failed.
+        """Send as much as possible without waiting and keep the rest in `unsent`. If the connection
+        failed, set `is_broken` and return False.
         """
         try:
             if self.tls_lock is None:
@@ -144,25 +204,27 @@ class Connection:
         except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
             sent = 0
         except OSError:
-            self.unsent = None
+            self.unsent, self.is_broken = None, True
             return False
         self.unsent = memoryview(data)[sent:] if sent < len(data) else None
         return True
 
-    def begin_phase(self) -> None:
-        """Start measuring progress: of the request, its body, or the sending of its answer."""
-        self.unsent_at_begin = self.unsent_bytes
-        self.pace.begin(monotonic(), self.progress)
+    # -- how fast they move -----------------------------------------------------------------------
+
+    def measure_pace(self, now: float) -> None:
+        """Measure how fast bytes moved since the last measurement. Call it regularly."""
+        if now - self.pace.measured_s >= pace.FRESH_S:
+            self.pace.measure(now, self.progress)
+
+    @property
+    def is_slow(self) -> bool:
+        """True if its client is slow, and not only waiting for room."""
+        return self.pace.bytes_per_s < pace.SLOW_BYTES_PER_S and self.state != WAITS_FOR_ROOM
 
     @property
     def progress(self) -> int:
         """Bytes of the request received so far, or bytes of the answer taken so far."""
         return len(self.received) if self.is_receiving else self.unsent_at_begin - self.unsent_bytes
-
-    @property
-    def expects_continue(self) -> bool:
-        """True if the client waits for a 100 Continue before it sends the body."""
-        return self.head is not None and self.head.expects_continue
 
     @property
     def is_receiving(self) -> bool:
@@ -174,10 +236,3 @@ class Connection:
         """Bytes of the answer that the client has not taken yet."""
         rest = self.unsent
         return 0 if rest is None else len(rest)
-
-    def end_output(self) -> None:
-        """Tell the client that no more bytes follow."""
-        try:
-            self.sock.shutdown(socket.SHUT_WR)
-        except OSError:
-            self.is_broken = True

@@ -1,14 +1,103 @@
-"""Open the listening socket, and build the TLS settings of its connections."""
+"""New connections: the listening socket, TLS, and a place for each connection."""
 
 from __future__ import annotations
 
+import errno
+import select
 import socket
 import ssl
+from time import monotonic
 from typing import Any, Final
 
+from myqueue.gateway import drop_reasons
+from myqueue.gateway.http import eviction
+from myqueue.gateway.http.connection import Connection
+from myqueue.gateway.http.open_connections import OpenConnections
 from myqueue.gateway.settings import GatewayConfig
 
 BACKLOG: Final = 1024
+ACCEPT_AT_ONCE: Final = 64
+ACCEPT_PAUSE_S: Final = 0.1  # before the next accept when no file descriptor is free
+NO_FILES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Listener:
+    """The listening socket, which adds to the open connections. Raises OSError if it can't listen.
+
+    When no file descriptor is free, it evicts a connection and pauses: a new connection that can't
+    be accepted would wake up the reading thread again and again.
+    """
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        epoll: select.epoll,
+        connections: OpenConnections,
+        dropped: drop_reasons.DropCounter,
+    ) -> None:
+        self._config, self._epoll = config, epoll
+        self._connections, self._dropped = connections, dropped
+        self._tls = make_tls_context(config)
+        self._socket = listen(config.listen)
+        self._paused_until = 0.0  # 0: it is not paused
+        self.fd = self._socket.fileno()
+        epoll.register(self.fd, select.EPOLLIN)
+
+    def accept(self) -> None:
+        """Accept the connections that wait, up to `ACCEPT_AT_ONCE`."""
+        for _ in range(ACCEPT_AT_ONCE):
+            try:
+                sock, (address, *_) = self._socket.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in NO_FILES:
+                    self._pause()
+                    return
+                continue  # the client closed it before it was accepted
+            try:
+                self._open(sock, address)
+            except OSError:  # this connection failed; others are not affected
+                sock.close()
+
+    def resume_if_due(self, now: float) -> None:
+        """Accept again after a pause."""
+        if self._paused_until and now > self._paused_until:
+            self._paused_until = 0.0
+            self._epoll.modify(self.fd, select.EPOLLIN)
+
+    def close(self) -> None:
+        """Accept no more connections."""
+        self._epoll.unregister(self.fd)
+        self._socket.close()
+
+    def _open(self, sock: socket.socket, address: str) -> None:
+        is_full = len(self._connections) >= self._config.connections_max
+        if is_full and not self._evict(drop_reasons.PLACES):
+            self._dropped.add(drop_reasons.REFUSED)
+            sock.close()
+            return
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._tls is not None:
+            sock = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+        connection = Connection(sock, address)
+        connection.expire_in(self._config.header_timeout_ms)
+        self._connections.add(connection)
+
+    def _pause(self) -> None:
+        if not self._evict(drop_reasons.FILES):
+            self._dropped.add(drop_reasons.FILES)
+        self._paused_until = monotonic() + ACCEPT_PAUSE_S
+        self._epoll.modify(self.fd, 0)
+
+    def _evict(self, reason: str) -> bool:
+        """Close connections that may be closed for a new one. Return False if all are busy."""
+        chosen = eviction.choose_for_place(self._connections)
+        for connection in chosen:
+            self._dropped.add(reason)
+            self._connections.close(connection)
+        return bool(chosen)
 
 
 def listen(address: str) -> socket.socket:

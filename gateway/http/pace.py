@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Final
+
+FRESH_S: Final = 0.5  # it is measured once in this time, so a younger phase is never slow
+SLOW_BYTES_PER_S: Final = 256 << 10
 
 
 class Pace:
-    """The pace of one phase: a request or its body arrives, or its answer is taken.
-
-    `connection_limits.py` measures it regularly and judges it.
-    """
+    """The pace of one phase: a request or its body arrives, or its answer is taken."""
 
     __slots__ = ("begin_s", "bytes_per_s", "last_progress_s", "measured_bytes", "measured_s")
 

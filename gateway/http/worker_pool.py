@@ -79,4 +79,5 @@ class WorkerPool:
                 log.exception(
                     "%s was not answered: a defect of this program", connection.describe()
                 )
-                self._sender.finish_or_hand_over(connection, False)
+                connection.is_broken = True
+                self._sender.finish_or_hand_over(connection)

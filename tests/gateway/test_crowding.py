@@ -21,7 +21,7 @@ from support.sites import VAST, BareConnection, FastApplication, SampleSite, ser
 from myqueue.gateway import drop_reasons
 from myqueue.gateway.app import create_app
 from myqueue.gateway.dispatch.head_check import HeadCheck
-from myqueue.gateway.http import body_budget, connection_limits
+from myqueue.gateway.http import body_budget, deadlines, eviction, pace
 from myqueue.gateway.http.server import Server
 from myqueue.gateway.settings import DEFAULTS
 
@@ -44,7 +44,7 @@ def connect() -> Iterator[Connect]:
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who is slow is known after a shorter time."""
-    monkeypatch.setattr(connection_limits, "FRESH_S", 0.2)
+    monkeypatch.setattr(pace, "FRESH_S", 0.2)
     monkeypatch.setattr("myqueue.gateway.http.server.SWEEP_S", 0.05)
 
 
@@ -58,7 +58,7 @@ def counts(counted: Counter[str]) -> Callable[[str], None]:
 
 
 def held(server: Server) -> int:
-    return sum(len(one.received) for one in tuple(server._connections.values()))
+    return sum(len(one.received) for one in server._connections)
 
 
 def test_nobody_without_a_token_has_a_body_read(connect: Connect, tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_honest_large_bodies_all_come_through(connect: Connect) -> None:
 def test_who_takes_no_answers_is_closed_when_they_are_too_much(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_limits, "ANSWERS_BYTES_MAX", 40 * MB)
+    monkeypatch.setattr(eviction, "SLOW_ANSWERS_BYTES_MAX", 40 * MB)
     counted: Counter[str] = Counter()
     with serving(SampleSite(), FastApplication(), count_dropped=counts(counted)) as (
         port,
@@ -226,15 +226,15 @@ def test_who_takes_no_answers_is_closed_when_they_are_too_much(
             assert reader.answer() == (200, VAST)
             reader.send("/vast")
         wait_for("others to give way", lambda: counted[drop_reasons.ANSWERS] >= 2)
-        untaken = sum(one.unsent_bytes for one in tuple(server._connections.values()))
+        untaken = sum(one.unsent_bytes for one in server._connections)
         assert untaken <= 56 * MB
         assert reader.answer() == (200, VAST)
 
 
 def test_an_answer_has_one_deadline(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """Taking a little of it now and then does not put it off."""
-    monkeypatch.setattr(connection_limits, "SEND_TIMEOUT_S", 0.5)
-    monkeypatch.setattr(connection_limits, "SLOW_BYTES_PER_S", 1 << 30)
+    monkeypatch.setattr(deadlines, "SEND_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(pace, "SLOW_BYTES_PER_S", 1 << 30)
     with serving(SampleSite(), FastApplication()) as (port, server):
         line = connect(port)
         line.send("/vast")
@@ -251,7 +251,7 @@ def test_who_takes_nothing_of_an_answer_is_not_waited_for(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However large it is: a large one has more time only as long as it is taken."""
-    monkeypatch.setattr(connection_limits, "SEND_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(deadlines, "SEND_TIMEOUT_S", 0.5)
     with serving(SampleSite(), FastApplication()) as (port, server):
         line = connect(port)
         line.send("/vast")
@@ -260,7 +260,7 @@ def test_who_takes_nothing_of_an_answer_is_not_waited_for(
 
 
 def all_of(server: Server) -> list[Any]:
-    return list(server._connections.values())
+    return list(server._connections)
 
 
 def test_two_heavy_bodies_are_worked_on_at_once(connect: Connect) -> None:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import gc
+import re
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from support.processes import wait_for
-from support.sites import BIG, BareConnection, FastApplication, SampleSite, serving
+from support.sites import BIG, VAST, BareConnection, FastApplication, SampleSite, serving
 
 from myqueue.errors import Internal
-from myqueue.gateway.http import connection_limits, thread_stacks
+from myqueue.gateway.http import deadlines, thread_stacks
 from myqueue.gateway.http.answer import refusal
+from myqueue.gateway.http.connection import Connection, State
 
 
 @pytest.fixture
@@ -137,6 +139,52 @@ def test_who_asks_to_close_or_has_closed_already(port: int, site: SampleSite) ->
     last.close()
 
 
+def test_states_change_as_their_table_says(
+    monkeypatch: pytest.MonkeyPatch, site: SampleSite
+) -> None:
+    """Every row is taken by these requests, and no change of the state is missing in the table."""
+    rows = re.findall(r"^ {8}([a-z_]+) +([A-Z_, ]+?)  +([A-Z_]+)  ", State.__doc__ or "", re.M)
+    assert len(rows) == 8
+    taken: set[str] = set()
+    others: list[str] = []
+
+    def watch(name: str, before: list[str], after: str) -> None:
+        change: Callable[..., Any] = getattr(Connection, name)
+
+        def watched(connection: Connection, *timeout: float) -> Any:
+            state = connection.state.name
+            taken.add(name)
+            if state not in before:
+                others.append(f"{name} in {state}")
+            return change(connection, *timeout)
+
+        monkeypatch.setattr(Connection, name, watched)
+
+    for name, before, after in rows:
+        watch(name, before.split(", "), after)
+    limits = {"body_bytes_max": 1 << 20, "bodies_bytes_max": 1 << 20}
+    with serving(site, FastApplication(), **limits) as (port, _):
+        reader, first, second = (BareConnection(port) for _ in range(3))
+        reader.sock.sendall(b"\r")  # a part of a head, then nothing of one
+        wait_for("a head to begin", lambda: "begin_head" in taken)
+        reader.sock.sendall(b"\n")
+        reader.send("/vast")
+        wait_for("an answer to fill its socket", lambda: "begin_writing" in taken)
+        assert reader.answer() == (200, VAST)
+        first.send("/wait", b"x" * 900_000)
+        wait_for("the first body to be held", lambda: "/wait" in site.seen)
+        second.sock.sendall(b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 900000\r\n\r\n")
+        wait_for("the second one to wait for room", lambda: "await_room" in taken)
+        site.gate.set()
+        second.sock.sendall(b"x" * 900_000)
+        assert (first.answer()[0], second.answer()[0]) == (200, 200)
+        second.sock.sendall(b"BAD\r\n\r\n")
+        assert second.answer()[0] == 400 and second.file.read() == b""
+        for line in (reader, first, second):
+            line.close()
+    assert (taken, others) == ({name for name, _, _ in rows}, [])
+
+
 def test_expect_continue(line: BareConnection) -> None:
     line.sock.sendall(
         b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
@@ -156,7 +204,7 @@ def test_a_request_that_is_never_answered_ends_all_the_same(
     """Its connection is closed, the log says where every thread stood, and others go on; what its
     thread says later goes nowhere, even if another connection has its number by then.
     """
-    monkeypatch.setattr(connection_limits, "request_limit_ms", lambda config: 200.0)
+    monkeypatch.setattr(deadlines, "make_limit_ms", lambda config: 200.0)
     line.send("/wait")
     assert line.file.read() == b""
     assert "POST '/wait' from 127.0.0.1 is overdue after 0 s" in caplog.text
