@@ -113,7 +113,7 @@ def _refused(error: MyQueueError) -> Response:
 @blueprint.errorhandler(Exception)
 def _broken(error: Exception) -> Response:
     """Answer for a defect of this program: the log gets the traceback, the page does not."""
-    log.exception("a page of the console failed")
+    log.exception("%s %r failed", flask.request.method, flask.request.path[:100])
     return _refused(Internal(f"{type(error).__name__} in the gateway; its log says where"))
 
 

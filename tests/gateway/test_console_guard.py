@@ -16,6 +16,7 @@ from myqueue import Consumer, Session
 from myqueue.gateway.app import create_app
 from myqueue.gateway.console import page
 from myqueue.gateway.console.live import poller
+from myqueue.gateway.console.pages import messages
 from myqueue.gateway.settings import DEFAULTS
 
 HERE = "http://localhost"
@@ -127,6 +128,16 @@ def test_errors_are_pages_with_one_line_code_and_component(web: FlaskClient) -> 
     assert web.get("/console/topics?page=x").status_code == 400
     assert web.get("/console/series?since=x").status_code == 400
     assert web.post("/console/topics").status_code == 405
+
+
+def test_the_log_names_the_page_that_failed(
+    web: FlaskClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By method and path; the browser gets neither the traceback nor a line end for the log."""
+    monkeypatch.setattr(messages, "asked", lambda: {}["on purpose"])
+    answer = web.get("/console/topics/t%0a/messages")
+    assert answer.status_code == 500 and "on purpose" not in answer.text
+    assert r"GET '/console/topics/t\n/messages' failed" in caplog.messages
 
 
 def test_the_live_part_is_what_the_page_has(web: FlaskClient) -> None:
