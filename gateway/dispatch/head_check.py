@@ -19,7 +19,7 @@ from myqueue.gateway.api.auth import (
     access_to_page,
     cookie_authorization,
 )
-from myqueue.gateway.api.operations import WRITE, Operation
+from myqueue.gateway.api.operations import WRITE
 from myqueue.gateway.dispatch.routes import Route, Routes
 from myqueue.gateway.http.request_head import Head, HeaderFields
 from myqueue.gateway.settings import GatewayConfig
@@ -44,24 +44,23 @@ class HeadCheck:
         operation = route.operation
         if operation is not None:
             self._guard.check(operation.role, operation.changes, headers)
-            body_bytes_max = self._operation_limit(operation)
         else:
             self._guard.check(*access_to_page(route.page, head.method), headers)
-            body_bytes_max = self._page_limit(route, head)
-        if head.length > body_bytes_max:
+        if route.is_console and head.body_bytes > UNKNOWN_SENDER_BYTES_MAX:
+            # The console checks its logins itself. A large form needs a known token.
+            cookie = cookie_authorization(head.headers.get("cookie", ""))
+            self._guard.authenticate(head.headers.get("authorization") or cookie)
+        body_bytes_max = self._limit(route)
+        if head.body_bytes > body_bytes_max:
             raise BodyTooLarge(
-                f"a body of {head.length} bytes; this gateway takes"
+                f"a body of {head.body_bytes} bytes; this gateway takes"
                 f" {min(body_bytes_max, self._body_bytes_max)} for {head.method} {head.path[:100]}"
             )
 
-    def _operation_limit(self, operation: Operation) -> int:
-        return self._body_bytes_max if operation.role == WRITE else REQUEST_BODY_BYTES_MAX
-
-    def _page_limit(self, route: Route, head: Head) -> int:
+    def _limit(self, route: Route) -> int:
+        if route.operation is not None:
+            is_write = route.operation.role == WRITE
+            return self._body_bytes_max if is_write else REQUEST_BODY_BYTES_MAX
         if route.is_console:
-            if head.length > UNKNOWN_SENDER_BYTES_MAX:
-                # A large form needs a known token: this raises Unauthorized without one.
-                cookie = cookie_authorization(head.headers.get("cookie", ""))
-                self._guard.authenticate(head.headers.get("authorization") or cookie)
             return CONSOLE_FORM_BYTES_MAX
         return UNKNOWN_SENDER_BYTES_MAX if route.page is None else REQUEST_BODY_BYTES_MAX

@@ -10,25 +10,24 @@ from myqueue.errors import MyQueueError
 from myqueue.gateway.api import responses
 from myqueue.gateway.http.request_head import Head
 
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 Headers = list[tuple[str, str]]
 _STATUS_LINES: Final = {status.value: f"{status.value} {status.phrase}" for status in HTTPStatus}
 
 
-class Answer:
+class Answer(NamedTuple):
     """The answer to one request."""
 
-    __slots__ = ("body", "close", "headers", "status")
+    status: str  # as WSGI has it: "200 OK"
+    headers: Headers
+    body: bytes
+    close: bool  # the connection ends after it
 
-    def __init__(self, status: str, headers: Headers, body: bytes, close: bool) -> None:
-        self.status = status  # as WSGI has it: "200 OK"
-        self.headers, self.body = headers, body
-        self.close = close  # the connection ends after it
-
-    def encode_head(self, date: str) -> bytes:
+    def encode_head(self, date: str, close: bool) -> bytes:
         """Return all that is sent before the body."""
         lines = [f"HTTP/1.1 {self.status}\r\nDate: {date}\r\nServer: myqueue\r\n"]
         lines += [f"{name}: {value}\r\n" for name, value in self.headers]
-        lines.append("Connection: close\r\n\r\n" if self.close else "\r\n")
+        lines.append("Connection: close\r\n\r\n" if close else "\r\n")
         return "".join(lines).encode("latin-1")
 
 

@@ -33,8 +33,8 @@ class AnswerSender:
 
     def send(self, connection: Connection, answer: Answer) -> None:
         """Send an answer, as far as the socket takes it; the reading thread sends the rest."""
-        connection.close_after_answer = answer.close = answer.close or self.stopping
-        head, body = answer.encode_head(self._http_date()), answer.body
+        close = connection.close_after_answer = answer.close or self.stopping
+        head, body = answer.encode_head(self._http_date(), close), answer.body
         if len(body) <= JOINED_BYTES_MAX:
             connection.send(head + body)
         elif connection.send(head):  # joining both would double the memory
@@ -51,7 +51,7 @@ class AnswerSender:
         The state is set first, then comes the look at what was received (`server.py`). A connection
         that has more to do than wait for its next request is handed over to the reading thread.
         """
-        connection.head_in_answer = None
+        connection.head = None
         body_bytes, connection.large_body_bytes = connection.large_body_bytes, 0
         rest = connection.unsent
         if rest is None:

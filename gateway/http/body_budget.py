@@ -28,31 +28,34 @@ HEAVY_BYTES: Final = 4 << 20
 class BodyBudget:
     """The bytes held by request bodies. Only the reading thread uses it.
 
+    A body goes through `begin_or_queue`, `begin_next_queued` if it had to wait, and `end_reading`;
+    a large one then through `release`. `forget` ends it before `end_reading`.
+
     Invariant: large bodies hold at most `_large_max` bytes, from `begin_or_queue` until `release`;
-    `small`, `large` and `queued` never share a connection.
+    `_small`, `_large` and `_queued` never share a connection.
     """
 
     def __init__(self, config: GatewayConfig) -> None:
         self._small_max = config.bodies_bytes_max // 4
         self._large_max = max(config.bodies_bytes_max - self._small_max, config.body_bytes_max)
-        self.small: dict[Connection, int] = {}  # size of each small body that is being read
-        self.large: dict[Connection, int] = {}
-        self.queued: dict[Connection, int] = {}  # large bodies that are not read yet, in order
+        self._small: dict[Connection, int] = {}  # size of each small body that is being read
+        self._large: dict[Connection, int] = {}
+        self._queued: dict[Connection, int] = {}  # large bodies that are not read yet, in order
         self._small_held = self._large_held = 0
 
     @property
     def needs_room(self) -> bool:
         """True if bodies have to be dropped or are waiting."""
-        return self._small_held > self._small_max or bool(self.queued)
+        return self._small_held > self._small_max or bool(self._queued)
 
     def begin_or_queue(self, connection: Connection, length: int) -> bool:
         """Return True if this body may be read now, as a small one always may; else queue it."""
         if length <= SMALL_BYTES_MAX:
-            self.small[connection] = length
+            self._small[connection] = length
             self._small_held += length
             return True
-        if self.queued or not self._fits(length):
-            self.queued[connection] = length
+        if self._queued or not self._fits(length):
+            self._queued[connection] = length
             return False
         self._hold_large(connection, length)
         return True
@@ -61,28 +64,28 @@ class BodyBudget:
         return self._large_held + length <= self._large_max
 
     def _hold_large(self, connection: Connection, length: int) -> None:
-        self.large[connection] = length
+        self._large[connection] = length
         self._large_held += length
 
-    def begin_next(self) -> Connection | None:
+    def begin_next_queued(self) -> Connection | None:
         """Return the first queued connection if its body may be read now; None otherwise."""
-        connection, length = next(iter(self.queued.items()), (None, 0))
+        connection, length = next(iter(self._queued.items()), (None, 0))
         if connection is None or not self._fits(length):
             return None
-        del self.queued[connection]
+        del self._queued[connection]
         self._hold_large(connection, length)
         return connection
 
-    def drop(self, connection: Connection) -> None:
+    def forget(self, connection: Connection) -> None:
         """Forget a body that will not be received completely."""
-        self._large_held -= self.large.pop(connection, 0)
-        self._small_held -= self.small.pop(connection, 0)
-        self.queued.pop(connection, None)
+        self._large_held -= self._large.pop(connection, 0)
+        self._small_held -= self._small.pop(connection, 0)
+        self._queued.pop(connection, None)
 
-    def body_received(self, connection: Connection) -> int:
+    def end_reading(self, connection: Connection) -> int:
         """Note that a body was received; return what a large one holds until `release`."""
-        self._small_held -= self.small.pop(connection, 0)
-        return self.large.pop(connection, 0)
+        self._small_held -= self._small.pop(connection, 0)
+        return self._large.pop(connection, 0)
 
     def release(self, body_bytes: int) -> None:
         """Free the bytes of a large body that was answered."""
@@ -93,11 +96,11 @@ class BodyBudget:
         chosen = []
         excess = self._small_held - self._small_max
         if excess > 0:
-            for connection in sorted(self.small, key=eviction_order):
+            for connection in sorted(self._small, key=eviction_order):
                 if excess <= 0:
                     break
                 chosen.append(connection)
-                excess -= self.small[connection]
-        if self.queued:
-            chosen += [connection for connection in self.large if connection.is_slow]
+                excess -= self._small[connection]
+        if self._queued:
+            chosen += [connection for connection in self._large if connection.is_slow]
         return chosen

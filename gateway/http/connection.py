@@ -58,28 +58,26 @@ IDLE, HEAD, BODY, WAITS_FOR_ROOM, ANSWERING, WRITING, LINGERING = State
 class Connection:
     """A client's connection: its socket, the state of its request, and how fast data moves.
 
-    Invariant: only the reading thread changes `received`, `head`, `is_read_paused` and
-    `is_watched`; while the state is ANSWERING, `unsent`, `head_in_answer` and `large_body_bytes`
-    belong to the thread that answers.
+    Invariant: only the reading thread changes `received`, `is_read_paused` and `is_watched`; while
+    the state is ANSWERING, `unsent`, `head` and `large_body_bytes` belong to the thread that
+    answers.
     """
 
     __slots__ = (
-        "address", "close_after_answer", "deadline", "fd", "had_request", "head", "head_in_answer",
+        "address", "close_after_answer", "deadline", "fd", "had_request", "head",
         "is_broken", "is_read_paused", "is_watched", "large_body_bytes", "pace", "received", "sock",
-        "state", "tls_lock", "unsent", "unsent_at_begin", "wants_write",
+        "state", "tls_lock", "unsent", "wants_write",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, address: str) -> None:
         self.sock, self.address, self.fd = sock, address, sock.fileno()
         self.received = bytearray()  # and not yet taken out as a head or a body
         self.unsent: memoryview | None = None  # the rest of an answer
-        self.head: Head | None = None  # head of the request that is being received
-        self.head_in_answer: Head | None = None  # head of the request that is being answered
+        self.head: Head | None = None  # of the request that is received or answered
         self.state = IDLE
         self.deadline = math.inf  # on the monotonic clock: the server closes the connection then
         self.had_request = False  # at least one request was received completely
         self.large_body_bytes = 0  # size of a large body that is not answered yet
-        self.unsent_at_begin = 0  # `unsent_bytes` when the phase that `pace` measures began
         self.pace = pace.Pace(monotonic())  # how fast the request arrives, or the answer is taken
         # OpenSSL allows one thread at a time, and the thread that answers is not the one that
         # reads.
@@ -93,7 +91,7 @@ class Connection:
 
     def describe(self) -> str:
         """Return the request that is under way and its client, for the log."""
-        head = self.head or self.head_in_answer
+        head = self.head
         # The path is percent-decoded: it may contain line ends.
         request = f"{head.method} {head.path[:100]!r}" if head is not None else "a connection"
         return f"{request} from {self.address}"
@@ -156,7 +154,6 @@ class Connection:
 
     def _begin_phase(self) -> None:
         """Start measuring progress: of the request, its body, or the sending of its answer."""
-        self.unsent_at_begin = self.unsent_bytes
         self.pace.begin(monotonic(), self.progress)
 
     # -- bytes ------------------------------------------------------------------------------------
@@ -223,13 +220,8 @@ class Connection:
 
     @property
     def progress(self) -> int:
-        """Bytes of the request received so far, or bytes of the answer taken so far."""
-        return len(self.received) if self.is_receiving else self.unsent_at_begin - self.unsent_bytes
-
-    @property
-    def is_receiving(self) -> bool:
-        """True before a request was received completely."""
-        return self.state < ANSWERING
+        """A number that grows with each byte: received of a request, or taken of its answer."""
+        return len(self.received) if self.state < ANSWERING else -self.unsent_bytes
 
     @property
     def unsent_bytes(self) -> int:

@@ -37,8 +37,8 @@ class Listener:
     ) -> None:
         self._config, self._epoll = config, epoll
         self._connections, self._dropped = connections, dropped
-        self._tls = make_tls_context(config)
-        self._socket = listen(config.listen)
+        self._tls = _make_tls_context(config)
+        self._socket = _listen(config.listen)
         self._paused_until = 0.0  # 0: it is not paused
         self.fd = self._socket.fileno()
         epoll.register(self.fd, select.EPOLLIN)
@@ -100,7 +100,7 @@ class Listener:
         return bool(chosen)
 
 
-def listen(address: str) -> socket.socket:
+def _listen(address: str) -> socket.socket:
     """Open a listening socket on HOST:PORT, not blocking. Raises OSError."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
@@ -131,7 +131,7 @@ class _TlsSocket(ssl.SSLSocket):
             return ("", 0)
 
 
-def make_tls_context(config: GatewayConfig) -> ssl.SSLContext | None:
+def _make_tls_context(config: GatewayConfig) -> ssl.SSLContext | None:
     """Build the TLS settings; None if no certificate is configured."""
     if not config.tls_certificate:
         return None

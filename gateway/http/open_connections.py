@@ -47,7 +47,7 @@ class OpenConnections:
         """Close a connection, and free what its body holds. It may be closed already."""
         if connection in self:
             del self._by_fd[connection.fd]
-        self._bodies.drop(connection)
+        self._bodies.forget(connection)
         connection.is_broken = True
         connection.received.clear()
         connection.sock.close()

@@ -18,7 +18,6 @@ from myqueue.errors import Malformed
 END: Final = b"\r\n\r\n"
 TARGET_BYTES_MAX: Final = 8 << 10
 HEADERS_MAX: Final = 100
-CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 _LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}) ([!-~]+) HTTP/1\.([01])")
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -35,7 +34,7 @@ class Head(NamedTuple):
     query: str
     minor: int  # of HTTP/1.x
     headers: dict[str, str]  # by name in lower case
-    length: int  # of the body
+    body_bytes: int  # 0 without a Content-Length
     keep_alive: bool
     expects_continue: bool
 

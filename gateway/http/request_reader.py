@@ -15,7 +15,7 @@ from typing import Final
 from myqueue.errors import BodyTooLarge, Busy, Malformed, MyQueueError
 from myqueue.gateway import drop_reasons
 from myqueue.gateway.http import deadlines, request_head
-from myqueue.gateway.http.answer import Answer, MakeAnswer, RequestHandlers, refusal
+from myqueue.gateway.http.answer import CONTINUE, Answer, MakeAnswer, RequestHandlers, refusal
 from myqueue.gateway.http.answer_sender import AnswerSender
 from myqueue.gateway.http.body_budget import HEAVY_BYTES, SMALL_BYTES_MAX, BodyBudget
 from myqueue.gateway.http.connection import BODY, HEAD, IDLE, Connection
@@ -55,7 +55,7 @@ class RequestReader:
                 if head is None:
                     self._await_head(connection)
                     return
-            if len(connection.received) < head.length:
+            if len(connection.received) < head.body_bytes:
                 self._await_body(connection, head)
                 return
             self._begin_request(connection, head)
@@ -82,12 +82,11 @@ class RequestReader:
         return head
 
     def _check_head(self, head: request_head.Head, received_bytes: int) -> None:
-        if head.length > self._config.body_bytes_max:
-            raise BodyTooLarge(
-                f"a body of {head.length} bytes; this gateway takes {self._config.body_bytes_max}"
-            )
+        length, limit = head.body_bytes, self._config.body_bytes_max
+        if length > limit:
+            raise BodyTooLarge(f"a body of {length} bytes; this gateway takes {limit}")
         # Only to save memory: a body that is here already is checked by the application.
-        if received_bytes < head.length and self._handlers.check_head is not None:
+        if received_bytes < length and self._handlers.check_head is not None:
             self._handlers.check_head(head)
 
     def _await_head(self, connection: Connection) -> None:
@@ -102,7 +101,7 @@ class RequestReader:
         """Read a body from now on, or pause reading until it has room."""
         if connection.state == BODY:
             return
-        if self._bodies.begin_or_queue(connection, head.length):
+        if self._bodies.begin_or_queue(connection, head.body_bytes):
             self._begin_body(connection)
             if self._bodies.needs_room:
                 self.make_room()
@@ -116,7 +115,7 @@ class RequestReader:
         head = connection.head
         if head is not None and head.expects_continue:
             # The send buffer has room for these bytes, unless earlier answers were not taken.
-            is_alive = connection.send(request_head.CONTINUE)
+            is_alive = connection.send(CONTINUE)
             if not is_alive or connection.unsent is not None:
                 self._connections.close(connection)
 
@@ -124,13 +123,13 @@ class RequestReader:
         """Drop the bodies that others have to wait for, and begin the queued ones that fit."""
         for connection in self._bodies.choose_to_drop():
             self.drop_body(connection)
-        while (queued := self._bodies.begin_next()) is not None:
+        while (queued := self._bodies.begin_next_queued()) is not None:
             self._begin_body(queued)
 
     def drop_body(self, connection: Connection) -> None:
         """Answer 429 instead of reading the body, or the rest of it: others need the room."""
         self._dropped.add(drop_reasons.BYTES)
-        self._bodies.drop(connection)
+        self._bodies.forget(connection)
         connection.received.clear()
         self._refuse(
             connection, Busy("too many request bodies are being sent to this gateway at once")
@@ -152,9 +151,9 @@ class RequestReader:
     def _begin_request(self, connection: Connection, head: request_head.Head) -> None:
         """Take the body of a complete request out of the received bytes, and start answering."""
         if connection.state == BODY:
-            connection.large_body_bytes = self._bodies.body_received(connection)
-        connection.head, connection.head_in_answer, connection.had_request = None, head, True
-        body = _cut_body(connection, head.length)
+            connection.large_body_bytes = self._bodies.end_reading(connection)
+        connection.had_request = True
+        body = _cut_body(connection, head.body_bytes)
         connection.begin_answer(deadlines.make_limit_ms(self._config))
         self._dispatch(connection, head, body)
 

@@ -19,7 +19,7 @@ def test_a_plain_head() -> None:
         b"X-A:  one \r\nx-a: two"
     )
     assert (head.method, head.path, head.query) == ("POST", "/a/b/c", "x=1&y=%C3%BC")
-    assert (head.length, head.keep_alive, head.minor) == (12, True, 1)
+    assert (head.body_bytes, head.keep_alive, head.minor) == (12, True, 1)
     assert head.headers == {"host": "h", "content-length": "12", "x-a": "one, two"}
 
 
@@ -81,11 +81,11 @@ def test_nothing_else_is_raised(data: bytes) -> None:
         head = request_head.parse(data)
     except Malformed:
         return
-    assert head.path.startswith("/") and head.length >= 0
+    assert head.path.startswith("/") and head.body_bytes >= 0
 
 
 def test_heads_of_answers() -> None:
-    text = Answer("200 OK", [("A", "b")], b"", True).encode_head("now")
+    text = Answer("200 OK", [("A", "b")], b"", True).encode_head("now", True)
     assert text == (
         b"HTTP/1.1 200 OK\r\nDate: now\r\nServer: myqueue\r\nA: b\r\nConnection: close\r\n\r\n"
     )
