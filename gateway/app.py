@@ -60,8 +60,8 @@ def create_app(config: GatewayConfig, sdk: ClusterClient | None = None) -> Flask
     app.after_request(responses.add_guards)
     app.register_error_handler(errors.MyQueueError, answer_refusal)
     app.register_error_handler(Exception, answer_failure)
-    operations = app.extensions["myqueue-operations"] = FastPath(app)
-    app.wsgi_app = operations  # type: ignore[method-assign]
+    fast_path = app.extensions["myqueue-fast-path"] = FastPath(app)
+    app.wsgi_app = fast_path  # type: ignore[method-assign]
     return app
 
 
@@ -69,7 +69,7 @@ def request_handlers(app: Flask) -> RequestHandlers:
     """Return what our own server calls to answer the requests of this application."""
     return RequestHandlers(
         answer=partial(run_application, app, app.extensions["myqueue-config"]),
-        begin=app.extensions["myqueue-operations"].begin,
+        begin=app.extensions["myqueue-fast-path"].begin,
         check_head=HeadCheck(app).check,
     )
 

@@ -5,5 +5,5 @@ its body is read. `fast_path` runs operations without Flask, `wsgi` calls the ap
 everything else.
 
 In: heads and bodies that `gateway/http` has read. Out: answers. It has no socket and no thread: of
-`gateway/http` it knows only the head and the answer. `gateway/app` and `gateway/main` import it.
+`gateway/http` it knows only the head and the answer. Only `gateway/app` imports it.
 """

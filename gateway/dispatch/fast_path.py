@@ -24,7 +24,7 @@ from myqueue.gateway.api import responses
 from myqueue.gateway.api.call import OperationCall, OperationRunner
 from myqueue.gateway.api.responses import Reply
 from myqueue.gateway.dispatch.routes import Routes
-from myqueue.gateway.http.answer import OnAnswer, from_reply, status_line
+from myqueue.gateway.http.answer import OnAnswer, answer_from_reply, status_line
 from myqueue.gateway.http.request_head import Head, HeaderFields
 
 Environment = dict[str, Any]
@@ -97,9 +97,9 @@ class FastPath:
 
         def on_reply(reply: Reply | Callable[[], Reply]) -> None:
             if isinstance(reply, Reply):
-                on_answer(from_reply(reply, close))
+                on_answer(answer_from_reply(reply, close))
             else:
-                on_answer(lambda: from_reply(reply(), close))
+                on_answer(lambda: answer_from_reply(reply(), close))
 
         headers = HeaderFields(head.headers)
         call = OperationCall(self._runner, operation, head.method, headers, head.query, body)

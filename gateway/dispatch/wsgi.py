@@ -64,10 +64,8 @@ def _answer(head: Head, response: _Response, chunks: Iterable[bytes]) -> Answer:
     status, headers = response.status, response.headers
     if not status:
         raise RuntimeError("the application did not call start_response")
-    if status.startswith(_BODILESS):
-        body = b""
-    elif head.method == "HEAD":
-        body = b""  # no Content-Length is added: the application may have left out the body
+    if status.startswith(_BODILESS) or head.method == "HEAD":
+        body = b""  # no Content-Length is added: the application may have left out HEAD's body
     elif not any(name.lower() == "content-length" for name, _ in headers):
         headers = [*headers, ("Content-Length", str(len(body)))]
     return Answer(status, headers, body, not head.keep_alive)
@@ -82,7 +80,7 @@ def _environment(config: GatewayConfig, address: str, head: Head, body: bytes) -
         "wsgi.version": (1, 0), "wsgi.url_scheme": "https" if config.tls_certificate else "http",
         "wsgi.input": io.BytesIO(body), "wsgi.errors": sys.stderr, "wsgi.multithread": True,
         "wsgi.multiprocess": False, "wsgi.run_once": False, "wsgi.input_terminated": True,
-        "myqueue.body": body,
+        "myqueue.body": body,  # for `fast_path.py`
     }  # fmt: skip
     for name, value in head.headers.items():
         if "_" in name:

@@ -39,7 +39,7 @@ Every limit on HTTP. Names in lower case are settings (`../settings.py`), the ot
     time to make one          wait_ms_max               140 s    closed; the log gets all stacks.
                                                                  It counts request_timeout_ms too
     time to take one          SEND_TIMEOUT_S            30 s     closed; 1 s more for each 256 KiB
-    time to take nothing      SEND_TIMEOUT_S            30 s     closed
+    time to take none of it   SEND_TIMEOUT_S            30 s     closed
     all taken slowly          SLOW_ANSWERS_BYTES_MAX    64 MiB   the slowest are closed
     -- the end of the gateway
     requests under way        stop_within_ms            4 s      closed

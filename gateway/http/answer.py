@@ -50,10 +50,10 @@ class RequestHandlers(NamedTuple):
 
 def refusal(error: MyQueueError) -> Answer:
     """Make the answer to a request that never reached the application. It closes the connection."""
-    return from_reply(responses.failure(error, lambda address: address), True)
+    return answer_from_reply(responses.failure(error, lambda address: address), True)
 
 
-def from_reply(reply: responses.Reply, close: bool) -> Answer:
+def answer_from_reply(reply: responses.Reply, close: bool) -> Answer:
     """Make the answer that carries the reply of an operation."""
     return Answer(status_line(reply.status), reply.headers, reply.body, close)
 

@@ -57,7 +57,7 @@ class AnswerSender:
         if rest is None:
             connection.end_answer(self._config.idle_timeout_ms)
         elif connection.state != WRITING:
-            connection.begin_writing(deadlines.send_limit_ms(len(rest)))
+            connection.begin_writing(deadlines.sending_ms_max(len(rest)))
         if body_bytes:
             self.bodies_to_release.append(body_bytes)
         if (

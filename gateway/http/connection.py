@@ -15,7 +15,7 @@ from threading import Lock
 from time import monotonic
 from typing import Final
 
-from myqueue.gateway.http import pace
+from myqueue.gateway.http.pace import Pace
 from myqueue.gateway.http.request_head import Head
 
 RECEIVE_BYTES: Final = 64 << 10
@@ -32,8 +32,8 @@ class State(IntEnum):
         begin_head     IDLE                              HEAD            header_timeout_ms
         await_room     IDLE, HEAD                        WAITS_FOR_ROOM  body_timeout_ms
         begin_body     IDLE, HEAD, WAITS_FOR_ROOM        BODY            body_timeout_ms
-        begin_answer   IDLE, HEAD, WAITS_FOR_ROOM, BODY  ANSWERING       deadlines.make_limit_ms
-        begin_writing  ANSWERING                         WRITING         deadlines.send_limit_ms
+        begin_answer   IDLE, HEAD, WAITS_FOR_ROOM, BODY  ANSWERING       deadlines.making_ms_max
+        begin_writing  ANSWERING                         WRITING         deadlines.sending_ms_max
         end_answer     ANSWERING, WRITING                IDLE            idle_timeout_ms
         linger         IDLE                              LINGERING       deadlines.LINGER_S
 
@@ -43,8 +43,8 @@ class State(IntEnum):
 
     IDLE = 0  # no byte of a request was received
     HEAD = 1  # a part of the head was received
-    BODY = 2  # the head was received, and the body is being read
-    WAITS_FOR_ROOM = 3  # the head was received; the body is not read yet: others hold its bytes
+    WAITS_FOR_ROOM = 2  # the head was received; the body is not read yet: others hold its bytes
+    BODY = 3  # the head was received, and the body is being read
     ANSWERING = 4  # the answer is being made, or sent for the first time
     WRITING = 5  # a part of the answer was sent; the reading thread sends the rest
     LINGERING = 6  # the answer was sent; what still arrives is discarded until the client closes
@@ -52,7 +52,7 @@ class State(IntEnum):
 
 # Each request compares its state some ten times. In Python 3.11 reading `State.IDLE` takes 60 ns,
 # and a name of the module 10 ns.
-IDLE, HEAD, BODY, WAITS_FOR_ROOM, ANSWERING, WRITING, LINGERING = State
+IDLE, HEAD, WAITS_FOR_ROOM, BODY, ANSWERING, WRITING, LINGERING = State
 
 
 class Connection:
@@ -78,7 +78,7 @@ class Connection:
         self.deadline = math.inf  # on the monotonic clock: the server closes the connection then
         self.had_request = False  # at least one request was received completely
         self.large_body_bytes = 0  # size of a large body that is not answered yet
-        self.pace = pace.Pace(monotonic())  # how fast the request arrives, or the answer is taken
+        self.pace = Pace(monotonic())  # how fast the request arrives, or the answer is taken
         # OpenSSL allows one thread at a time, and the thread that answers is not the one that
         # reads.
         self.tls_lock = Lock() if isinstance(sock, ssl.SSLSocket) else None
@@ -208,15 +208,10 @@ class Connection:
 
     # -- how fast they move -----------------------------------------------------------------------
 
-    def measure_pace(self, now: float) -> None:
-        """Measure how fast bytes moved since the last measurement. Call it regularly."""
-        if now - self.pace.measured_s >= pace.FRESH_S:
-            self.pace.measure(now, self.progress)
-
     @property
     def is_slow(self) -> bool:
         """True if its client is slow, and not only waiting for room."""
-        return self.pace.bytes_per_s < pace.SLOW_BYTES_PER_S and self.state != WAITS_FOR_ROOM
+        return self.pace.is_slow and self.state != WAITS_FOR_ROOM
 
     @property
     def progress(self) -> int:

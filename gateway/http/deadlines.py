@@ -16,7 +16,7 @@ SPARE_S: Final = 60.0  # added to the longest time of a request
 CLUSTER_REQUESTS_MAX: Final = 10  # that one HTTP request may need
 
 
-def make_limit_ms(config: GatewayConfig) -> float:
+def making_ms_max(config: GatewayConfig) -> float:
     """Return more time than making any answer takes that works as designed.
 
     Everything that a request waits for has a deadline of its own, so a request exceeds this limit
@@ -26,8 +26,8 @@ def make_limit_ms(config: GatewayConfig) -> float:
     return config.wait_ms_max + CLUSTER_REQUESTS_MAX * config.request_timeout_ms + SPARE_S * 1000
 
 
-def send_limit_ms(answer_bytes: int) -> float:
-    """Return how long a client may take for its answer. It is one deadline for the whole answer: a
-    client that takes a byte now and then can't hold it forever.
+def sending_ms_max(answer_bytes: int) -> float:
+    """Return how long a client may take for its answer. It is one deadline for the whole answer, or
+    a client that takes a byte now and then could hold it forever.
     """
     return (SEND_TIMEOUT_S + answer_bytes / pace.SLOW_BYTES_PER_S) * 1000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-FRESH_S: Final = 0.5  # it is measured once in this time, so a younger phase is never slow
+FRESH_S: Final = 0.5  # between two measurements; a phase that began later is never slow
 SLOW_BYTES_PER_S: Final = 256 << 10
 
 
@@ -23,8 +23,17 @@ class Pace:
         self.measured_bytes = progress
         self.bytes_per_s = math.inf  # not known yet
 
+    @property
+    def is_slow(self) -> bool:
+        """True if fewer than `SLOW_BYTES_PER_S` moved in the time that was measured last."""
+        return self.bytes_per_s < SLOW_BYTES_PER_S
+
     def measure(self, now: float, progress: int) -> None:
-        """Set the pace to that since the last measurement, or since the beginning."""
+        """Set the pace to that since the last measurement, unless it was just now. Call it
+        regularly.
+        """
+        if now - self.measured_s < FRESH_S:
+            return
         self.bytes_per_s = (progress - self.measured_bytes) / (now - self.measured_s)
         if self.bytes_per_s > 0:
             self.last_progress_s = now

@@ -154,7 +154,7 @@ class RequestReader:
             connection.large_body_bytes = self._bodies.end_reading(connection)
         connection.had_request = True
         body = _cut_body(connection, head.body_bytes)
-        connection.begin_answer(deadlines.make_limit_ms(self._config))
+        connection.begin_answer(deadlines.making_ms_max(self._config))
         self._dispatch(connection, head, body)
 
     def _dispatch(self, connection: Connection, head: request_head.Head, body: bytes) -> None:

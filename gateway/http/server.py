@@ -202,7 +202,7 @@ class Server:
             if connection.deadline < now:
                 self._end_overdue(connection)
             else:
-                connection.measure_pace(now)
+                connection.pace.measure(now, connection.progress)
         for connection in eviction.choose_slow_readers(self._connections, now):
             self._dropped.add(drop_reasons.ANSWERS)
             self._connections.close(connection)
@@ -215,7 +215,7 @@ class Server:
             self._requests.drop_body(connection)
             return
         if connection.state == ANSWERING:
-            limit_s = deadlines.make_limit_ms(self._config) / 1000
+            limit_s = deadlines.making_ms_max(self._config) / 1000
             log.error(
                 "%s is overdue after %.0f s: a defect of this program; all threads follow",
                 connection.describe(),

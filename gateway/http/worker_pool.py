@@ -51,13 +51,13 @@ class WorkerPool:
         for _ in range(self._threads):
             self._work.put(None)
 
-    def add(self, connection: Connection, make: MakeAnswer) -> None:
+    def add(self, connection: Connection, make_answer: MakeAnswer) -> None:
         """Have an answer made and sent by the next free thread."""
-        self._work.put((connection, make))
+        self._work.put((connection, make_answer))
 
-    def add_heavy(self, connection: Connection, make: MakeAnswer) -> None:
+    def add_heavy(self, connection: Connection, make_answer: MakeAnswer) -> None:
         """Do the same when a slot for a heavy body is free; `end_heavy` gives the slot back."""
-        self._heavy_work.append((connection, make))
+        self._heavy_work.append((connection, make_answer))
         self._begin_heavy()
 
     def end_heavy(self) -> None:
@@ -72,9 +72,9 @@ class WorkerPool:
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
-            connection, make = work
+            connection, make_answer = work
             try:
-                self._sender.send(connection, make())
+                self._sender.send(connection, make_answer())
             except Exception:
                 log.exception(
                     "%s was not answered: a defect of this program", connection.describe()

@@ -22,7 +22,7 @@ def app() -> Iterator[Flask]:
 
 def test_no_browser_guesses_or_keeps_an_answer(app: Flask) -> None:
     """The short way, Flask, and what the server itself refuses; a success and failures."""
-    with serving(app, app.extensions["myqueue-operations"]) as (port, _):
+    with serving(app, app.extensions["myqueue-fast-path"]) as (port, _):
         for first_line, body, status in (
             ("GET /livez", b"", 200),
             ("GET /", b"", 200),

@@ -68,7 +68,7 @@ def test_nobody_without_a_token_has_a_body_read(connect: Connect, tmp_path: Path
     file.chmod(0o600)
     config = replace(DEFAULTS, cluster="127.0.0.1:9", tokens=str(file), request_timeout_ms=100)
     app = create_app(config)
-    fast_path = app.extensions["myqueue-operations"]
+    fast_path = app.extensions["myqueue-fast-path"]
     with serving(app, fast_path, check_head=HeadCheck(app).check) as (port, _):
         for path, token, status in (
             ("/producer/produce", "", 401),

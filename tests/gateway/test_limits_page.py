@@ -21,7 +21,7 @@ def test_every_limit_is_listed_with_its_default() -> None:
     assert len(listed) == 21 and missing == []
     computed = {
         "waiting_max": "a third",
-        "wait_ms_max": f"{deadlines.make_limit_ms(DEFAULTS) / 1000:g} s",
+        "wait_ms_max": f"{deadlines.making_ms_max(DEFAULTS) / 1000:g} s",
     }
     true = {name: computed.get(name) or shown(name, value_of(name)) for name in listed}
     assert listed == true
