@@ -58,9 +58,19 @@ def parse(data: bytes) -> Head:
     if match is None:
         raise Malformed("the first line is not: METHOD /path HTTP/1.1")
     method, target, minor = match[1].decode(), match[2], int(match[3])
-    headers = _headers(lines)
+    headers = _parse_headers(lines)
     if minor and "host" not in headers:
         raise Malformed("the header Host is missing")
+    body_bytes = _body_bytes(headers)
+    connection = headers.get("connection", "").lower()
+    tokens = [token.strip() for token in connection.split(",")] if connection else ()
+    keep_alive = "close" not in tokens if minor else "keep-alive" in tokens
+    path, query = _split_target(target)
+    expects_continue = bool(minor) and headers.get("expect", "").lower() == "100-continue"
+    return Head(method, path, query, minor, headers, body_bytes, keep_alive, expects_continue)
+
+
+def _body_bytes(headers: dict[str, str]) -> int:
     if "transfer-encoding" in headers:
         raise Malformed(
             "bodies with Transfer-Encoding are not supported", hint="Send a Content-Length instead."
@@ -68,15 +78,10 @@ def parse(data: bytes) -> Head:
     length = headers.get("content-length", "0")
     if _LENGTH.fullmatch(length) is None:
         raise Malformed(f"Content-Length is {length[:40]!r}")
-    connection = headers.get("connection", "").lower()
-    tokens = [token.strip() for token in connection.split(",")] if connection else ()
-    keep_alive = "close" not in tokens if minor else "keep-alive" in tokens
-    path, query = _split_target(target)
-    expects_continue = bool(minor) and headers.get("expect", "").lower() == "100-continue"
-    return Head(method, path, query, minor, headers, int(length), keep_alive, expects_continue)
+    return int(length)
 
 
-def _headers(lines: list[bytes]) -> dict[str, str]:
+def _parse_headers(lines: list[bytes]) -> dict[str, str]:
     if len(lines) > HEADERS_MAX:
         raise Malformed(f"{len(lines)} headers; {HEADERS_MAX} at most")
     headers: dict[str, str] = {}
