@@ -28,7 +28,7 @@ class State(IntEnum):
     passed; one that waits for room is told so (429).
 
         method         from                              to              deadline
-        await_head     IDLE, HEAD                        IDLE            stays as it is
+        await_head     HEAD                              IDLE            stays as it is
         begin_head     IDLE                              HEAD            header_timeout_ms
         await_room     IDLE, HEAD                        WAITS_FOR_ROOM  body_timeout_ms
         begin_body     IDLE, HEAD, WAITS_FOR_ROOM        BODY            body_timeout_ms
@@ -99,7 +99,7 @@ class Connection:
     # -- the table of `State` ---------------------------------------------------------------------
 
     def await_head(self) -> None:
-        """Wait for the first byte of a request, until the deadline that is set already."""
+        """Wait for a request again, no longer than before: only an empty line was received."""
         self.state = IDLE
 
     def begin_head(self, timeout_ms: float) -> None:

@@ -90,10 +90,10 @@ class RequestReader:
             self._handlers.check_head(head)
 
     def _await_head(self, connection: Connection) -> None:
-        if not connection.received:
-            connection.await_head()
-        elif connection.state != HEAD:
+        if connection.state == IDLE and connection.received:
             connection.begin_head(self._config.header_timeout_ms)
+        elif connection.state == HEAD and not connection.received:
+            connection.await_head()
 
     # -- bodies -----------------------------------------------------------------------------------
 

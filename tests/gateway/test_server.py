@@ -168,6 +168,7 @@ def test_states_change_as_their_table_says(
         reader.sock.sendall(b"\r")  # a part of a head, then nothing of one
         wait_for("a head to begin", lambda: "begin_head" in taken)
         reader.sock.sendall(b"\n")
+        wait_for("it to be an empty line", lambda: "await_head" in taken)
         reader.send("/vast")
         wait_for("an answer to fill its socket", lambda: "begin_writing" in taken)
         assert reader.answer() == (200, VAST)
