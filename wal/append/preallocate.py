@@ -80,7 +80,13 @@ class Spares:
             return bool(self._plans)
 
     def ready(self, number: int) -> None:
-        """Make sure that this segment can be written now, without waiting for its zeros."""
+        """Make sure that this segment can be written now, without waiting for its zeros.
+
+        Numbers of planned segments only grow, so one that is not planned any more is ready; no
+        lock is taken then, as its holder may be syncing zeros of the next one.
+        """
+        if all(planned.number > number for planned in tuple(self._plans)):
+            return
         with self._lock:
             while self._plans and self._plans[0].number <= number:
                 if not self._filled:
@@ -162,7 +168,12 @@ class SparesThread:
         self._thread.start()
 
     def kick(self) -> None:
-        """Start preparing the planned segments."""
+        """Start preparing the planned segments, unless that is going on; cheap, for every batch.
+
+        A call at the moment in which the thread finishes may be lost; the next batch calls again.
+        """
+        if self._kicked:
+            return
         with self._condition:
             self._kicked = True
             self._condition.notify()
