@@ -46,6 +46,7 @@ from myqueue.wire import protocol as words
 from myqueue.wire.batch import Buffer
 from myqueue.wire.clock import now_ms
 from myqueue.wire.keyfiles import ClientKey, Keypair
+from myqueue.wire.ready_sockets import READABLE, WRITABLE, ReadySockets
 
 log = logging.getLogger("myqueue.client")
 
@@ -106,12 +107,13 @@ class Sockets:
         self.now = now_ms()  # of this turn
         self._key = key
         self._context = zmq.Context()
-        self._poller = zmq.Poller()
+        self._ready = ReadySockets()
+        self.note_use = self._ready.note_use
         self._handlers: dict[Any, Callable[[], object]] = {}
         # Reentrant: a finalizer may call `wake` in the middle of `wake`.
         self._bell_lock = threading.RLock()
         bell = self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._poller.register(bell, zmq.POLLIN)
+        self._ready.add_descriptor(bell)
         self._handlers[bell] = lambda: os.eventfd_read(bell)
 
     def wake(self) -> None:
@@ -122,9 +124,9 @@ class Sockets:
 
     def poll(self, timeout_ms: int) -> None:
         """Wait for at most this time, then run the handlers of all readable sockets."""
-        events = self._poller.poll(timeout_ms)
+        self._ready.wait(timeout_ms)
         self.now = now_ms()
-        for socket, _ in events:
+        for socket in tuple(self._ready.ready):
             handler = self._handlers.get(socket)  # None if another handler closed it just now
             try:
                 if handler is not None:
@@ -145,21 +147,22 @@ class Sockets:
 
     def watch(self, socket: zmq.Socket[bytes], handler: Callable[[], None]) -> None:
         self._handlers[socket] = handler
-        self._poller.register(socket, zmq.POLLIN)
+        self._ready.add(socket)
 
     def has_more(self, socket: zmq.Socket[bytes]) -> bool:
         events: Any = socket.getsockopt(zmq.EVENTS)
         return bool(events & zmq.POLLIN)
 
     def want_room(self, socket: zmq.Socket[bytes], wanted: bool) -> None:
-        self._poller.register(socket, zmq.POLLIN | zmq.POLLOUT if wanted else zmq.POLLIN)
+        self._ready.want(socket, READABLE | WRITABLE if wanted else READABLE)
 
     def drop(self, socket: zmq.Socket[bytes]) -> None:
         if self._handlers.pop(socket, None) is not None:
-            self._poller.unregister(socket)
+            self._ready.remove(socket)
         socket.close(linger=0)
 
     def close(self) -> None:
+        self._ready.close()
         self._context.destroy(linger=0)
         with self._bell_lock:
             bell, self._bell = self._bell, -1
@@ -257,6 +260,7 @@ class Connection:
         socket, last = self._socket, len(message) - 1
         if socket is None:
             return False
+        self._sockets.note_use(socket)
         try:
             for at, frame in enumerate(message):
                 flags = zmq.DONTWAIT if at == last else zmq.DONTWAIT | zmq.SNDMORE

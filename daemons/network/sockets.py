@@ -33,6 +33,7 @@ from myqueue.daemons.network.flood_limit import Cut, FloodGuard, machine_bytes, 
 from myqueue.errors import DirectoryUnusable
 from myqueue.wire import protocol
 from myqueue.wire.keyfiles import DoorKeys
+from myqueue.wire.ready_sockets import ReadySockets
 
 Buffer = bytes | memoryview
 COPY_BELOW_BYTES = 32 << 10  # below it, copying costs less than sending without a copy
@@ -130,10 +131,10 @@ class Transport:
         self.counts = DaemonMetrics()
         self._greeting, self._keys = greeting, keys
         self._context = zmq.Context(io_threads=1)
-        self._poller = zmq.Poller()
+        self._sockets = ReadySockets()
+        self._ready = self._sockets.ready
         self._peer_connections: dict[tuple[str, int], _PeerConnection] = {}
         self._clients: dict[bytes, Client] = {}
-        self._ready_sockets: set[Any] = set()
         self._large_payload_listeners: set[Any] = set()  # listeners whose last payloads were large
         self.floods = FloodGuard(room_bytes(machine_bytes()))
         self.cuts: list[Cut] = []  # not logged yet
@@ -150,7 +151,7 @@ class Transport:
             if keys is not None:
                 self._zap = self._context.socket(zmq.REP)
                 self._zap.bind("inproc://zeromq.zap.01")
-                self._poller.register(self._zap, zmq.POLLIN)
+                self._sockets.add(self._zap)
             self._client_listener = self._make_listener(
                 listen, admission.CLIENT_DOMAIN, keys.clients if keys else None
             )
@@ -183,7 +184,7 @@ class Transport:
         self._ports.add(
             int(bytes(listener.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").rsplit(b":", 1)[1])
         )
-        self._poller.register(listener, zmq.POLLIN)
+        self._sockets.add(listener)
         self._watch_handshakes(listener)
         return listener
 
@@ -194,12 +195,12 @@ class Transport:
         monitor = self._context.socket(zmq.PAIR)
         monitor.setsockopt(zmq.RCVHWM, 0)
         monitor.connect(name)
-        self._poller.register(monitor, zmq.POLLIN)
+        self._sockets.add(monitor)
         self._handshake_failures[monitor] = 0
 
     def watch(self, descriptor: int) -> None:
         """Let `wait` return when this descriptor becomes readable (the journal's reports)."""
-        self._poller.register(descriptor, zmq.POLLIN)
+        self._sockets.add_descriptor(descriptor)
 
     def wait(self, timeout_ms: int) -> None:
         """Wait until a socket is readable. Only readable ones are read in this turn: the answer
@@ -209,11 +210,11 @@ class Transport:
             self.counts["connections_cut_total"] += len(cuts)
             self.cuts += cuts
         self._has_backlog = False
-        self._ready_sockets = {socket for socket, _ in self._poller.poll(timeout_ms)}
-        if self._zap in self._ready_sockets:
+        self._sockets.wait(timeout_ms)
+        if self._zap in self._ready:
             self._answer_handshakes()
         for monitor in self._handshake_failures:
-            if monitor in self._ready_sockets:
+            if monitor in self._ready:
                 kinds = [event for event, _ in _events(monitor)]
                 unfinished = kinds.count(_UNFINISHED)
                 self._handshake_failures[monitor] += len(kinds) - unfinished
@@ -247,7 +248,7 @@ class Transport:
         self, listener: zmq.Socket[bytes], messages_max: int, bytes_max: int
     ) -> Iterator[Message]:
         """Read waiting messages up to the limits; the rest stays for the next turn."""
-        if listener not in self._ready_sockets:
+        if listener not in self._ready:
             return
         get, recv = listener.getsockopt, listener.recv
         for _ in range(messages_max):
@@ -299,7 +300,7 @@ class Transport:
         """Read replies of peers to messages on our connections."""
         for peer, link in list(self._peer_connections.items()):
             socket = link.socket
-            if socket not in self._ready_sockets:
+            if socket not in self._ready:
                 continue
             for _ in range(LINK_MESSAGES_MAX):
                 if not int(socket.getsockopt(_EVENTS)) & _IN:
@@ -311,7 +312,7 @@ class Transport:
     def take_broken_connections(self) -> Iterator[tuple[str, int]]:
         """Return peers whose connection broke since the last turn, and mark it as not greeted."""
         for peer, link in list(self._peer_connections.items()):
-            if link.monitor not in self._ready_sockets:
+            if link.monitor not in self._ready:
                 continue
             is_broken = False
             for event, value in _events(link.monitor):
@@ -345,6 +346,7 @@ class Transport:
 
     def check_connected(self, identity: bytes) -> bool:
         """Whether this connection of a peer still stands; sends it `probe` to find out."""
+        self._sockets.note_use(self._peer_listener)
         try:
             self._peer_listener.send(identity, _NOW_MORE)
             self._peer_listener.send(self.probe, _NOW)
@@ -365,6 +367,7 @@ class Transport:
 
     def _send(self, socket: zmq.Socket[bytes], frames: list[Any]) -> bool:
         """All frames or none: only the first one can be refused."""
+        self._sockets.note_use(socket)
         try:
             for frame in frames[:-1]:
                 socket.send(frame, _NOW_MORE, copy=len(frame) < COPY_BELOW_BYTES)
@@ -404,14 +407,14 @@ class Transport:
             self.counts["peer_addresses_invalid_total"] += 1
             return
         link = self._peer_connections[peer] = _PeerConnection(socket, address, self.now)
-        self._poller.register(socket, zmq.POLLIN)
-        self._poller.register(link.monitor, zmq.POLLIN)
+        self._sockets.add(socket)
+        self._sockets.add(link.monitor)
 
     def forget_peer(self, peer: tuple[str, int]) -> None:
         link = self._peer_connections.pop(peer, None)
         if link is not None:
-            self._poller.unregister(link.socket)
-            self._poller.unregister(link.monitor)
+            self._sockets.remove(link.socket)
+            self._sockets.remove(link.monitor)
             link.socket.disable_monitor()
             link.monitor.close(0)
             link.socket.close(0)
@@ -468,6 +471,7 @@ class Transport:
         self._peer_listener.close(0)
         for peer in list(self._peer_connections):
             self.forget_peer(peer)
+        self._sockets.close()
         self._context.destroy(linger=0)
 
 
