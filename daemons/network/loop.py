@@ -2,13 +2,16 @@
 
     wait ▶ journal's reports ▶ peers ▶ replies of peers ▶ clients ▶ ticks
          ▶ owner.before_turn_ends ▶ engine.end_turn ▶ owner.end_turn
+         ▶ a small write ▶ its report ▶ these three again
 
-One thread runs this and decides everything. It never waits for a disk: the journal reports when it
-is done. Peers come before clients, and only so much is taken from clients in one turn, so consensus
-goes on under any flood. Every client message gets an answer or is counted as dropped; no message
-ends the process. A broken invariant closes its raft group alone
-(`daemons/replication/close_group.py`); one outside of any group, and a failed disk, end the
-process.
+One thread runs this and decides everything. It never waits for a slow disk: the journal's thread
+writes, and reports when it is done. Only a small write to a fast disk is done here, as the last act
+of a turn; if it takes long, another thread runs the next turn (`stand_in.py`).
+
+Peers come before clients, and only so much is taken from clients in one turn, so consensus goes on
+under any flood. Every client message gets an answer or is counted as dropped; no message ends the
+process. A broken invariant closes its raft group alone (`daemons/replication/close_group.py`); one
+outside of any group, and a failed disk, end the process.
 
 Without keys a greeting is only a claim. So a PACKET is accepted only from a daemon of our kind that
 
@@ -35,6 +38,7 @@ from myqueue.daemons.error_details import error_details
 from myqueue.daemons.interfaces import Client, Owner, Peer
 from myqueue.daemons.network.rivals import Rivals
 from myqueue.daemons.network.sockets import Transport
+from myqueue.daemons.network.stand_in import LoopThreads
 from myqueue.daemons.raft.types import InvariantBroken, node_of
 from myqueue.daemons.repeated_warnings import LogPauses
 from myqueue.wire import protocol
@@ -91,9 +95,32 @@ class Loop:
     # -- the turn ------------------------------------------------------------------------------
 
     def run(self, stop_asked: Callable[[], bool], stop_within_ms: int = 3000) -> None:
-        engine = self.engine
+        """Run turns until a stop is asked for and leadership was transferred, or raise."""
+        journal = self.engine.log.journal
+        threads = LoopThreads(lambda: self._run_turns(threads, stop_asked, stop_within_ms))
+        journal.may_hold = True
+        try:
+            threads.run()
+        finally:
+            journal.may_hold = False
+            journal.change_thread()
+        self.engine.end_turn()
+
+    def _run_turns(
+        self, threads: LoopThreads, stop_asked: Callable[[], bool], stop_within_ms: int
+    ) -> bool:
+        """Run turns in this thread. False: another thread runs them from now on."""
+        engine, journal = self.engine, self.engine.log.journal
+        journal.change_thread()
         while True:
             self.turn()
+            if journal.has_held:
+                if not threads.write(journal.write_held):
+                    journal.wake()  # the other thread waits for the report
+                    return False
+                engine.receive_journal_reports()
+                self._end_turn()
+                self._has_more_work |= journal.has_held
             if engine.failure is not None:
                 raise errors.JournalStopped(f"the disk failed: {engine.failure}")
             if self._stop_at is None:
@@ -102,8 +129,7 @@ class Loop:
                     self.owner.begin_stopping(engine.now)
                     self._has_more_work = True
             elif engine.now >= self._stop_at or not self._is_leading_any():
-                break
-        engine.end_turn()
+                return True
 
     def _is_leading_any(self) -> bool:
         replicas = self.engine.replicas.values()
@@ -134,8 +160,12 @@ class Loop:
             self.owner.tick(now)
             if not engine.log.journal.queued_bytes:
                 engine.log.journal.settle()
+        self._end_turn()
+
+    def _end_turn(self) -> None:
+        now = self.engine.now
         self.owner.before_turn_ends(now)
-        self._has_more_work = engine.end_turn()
+        self._has_more_work = self.engine.end_turn()
         self.owner.end_turn(now)
 
     def _log_refused_handshakes(self, now: int) -> None:

@@ -391,3 +391,91 @@ def test_a_fresh_disk() -> None:
     rig = Rig(SimDisk())
     out, found = recovered(rig.disk.survivor({}, ()))
     assert found == [] and not out.findings
+
+
+# -- batches that the loop writes itself -----------------------------------------------------
+
+
+def held_rig() -> Rig:
+    rig = Rig()
+    rig.journal.create_group(UID, b"")
+    rig.settle()
+    rig.journal.may_hold = True
+    return rig
+
+
+def test_a_lone_small_batch_is_held_and_written_by_its_maker() -> None:
+    rig = held_rig()
+    rig.append(UID, 10)
+    rig.journal.submit()
+    assert rig.journal.has_held and rig.journal.queued_bytes
+    assert not rig.journal.poll()
+    rig.journal.write_held()
+    [event] = rig.journal.poll()
+    assert isinstance(event, Persisted) and event.tails[UID][1] == 1
+    assert not rig.journal.queued_bytes and not rig.journal.has_held
+    assert not rig.journal.writer.step()
+
+
+def test_a_batch_after_a_held_one_goes_behind_it() -> None:
+    rig = held_rig()
+    for _ in range(2):
+        rig.append(UID, 10)
+        rig.journal.submit()
+    assert not rig.journal.has_held
+    rig.settle()
+    rig.reopen()
+    assert rig.group(UID).last_index == 2
+
+
+@pytest.mark.parametrize("bytes_each", [10, 40_000])
+def test_a_large_batch_is_not_held(bytes_each: int) -> None:
+    rig = Rig(segment_bytes=1 << 20)
+    rig.journal.create_group(UID, b"")
+    rig.settle()
+    rig.journal.may_hold = True
+    rig.append(UID, bytes_each)
+    rig.journal.submit()
+    assert rig.journal.has_held == (bytes_each == 10)
+
+
+def test_batches_are_held_on_a_fast_disk_only() -> None:
+    rig = held_rig()
+    rig.journal.writer._small_flushes_s.extend([0.01] * 8)
+    rig.append(UID, 10)
+    rig.journal.submit()
+    assert not rig.journal.has_held
+    rig.journal.writer._small_flushes_s.extend([0.0001] * 3)  # the others waited for a core
+    rig.settle()
+    rig.append(UID, 10)
+    rig.journal.submit()
+    assert rig.journal.has_held
+
+
+def test_w15_a_held_batch_without_room_is_written_by_the_writer_when_there_is_room() -> None:
+    rig = held_rig()
+    rig.append(UID, 10)
+    rig.journal.submit()
+    rig.disk.fail("write", 1, errno.ENOSPC)
+    rig.journal.write_held()
+    assert [type(event) for event in rig.journal.poll()] == [SpaceLow]
+    assert rig.journal.writer.out_of_room and rig.journal.writer.waiting
+    rig.journal.spares.set_low(False)
+    rig.append(UID, 10)
+    rig.journal.submit()
+    assert not rig.journal.has_held
+    assert rig.journal.writer.step()
+    tails = [event.tails for event in rig.journal.poll() if isinstance(event, Persisted)]
+    assert tails[-1][UID][1] == 2
+
+
+def test_w3_a_failed_sync_of_a_held_batch_stops_the_log() -> None:
+    rig = held_rig()
+    rig.append(UID, 10)
+    rig.journal.submit()
+    rig.disk.fail("write", 1, errno.EIO)
+    rig.journal.write_held()
+    assert [type(event) for event in rig.journal.poll()] == [Stopped]
+    with pytest.raises(JournalStopped):
+        rig.append(UID, 10)
+    assert not rig.journal.writer.step()

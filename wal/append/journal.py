@@ -3,7 +3,12 @@
 Data flow. In a turn the loop calls `append`, `hard_state` and the like as often as it needs to, and
 `submit` once at the end. Records are encoded here, at positions decided here, while the writer
 syncs earlier ones. Afterwards `poll` returns `Persisted` events; `fileno` is a descriptor to wait
-on. No call waits for the disk. Only a `Persisted` event means that a record is on disk.
+on. Only a `Persisted` event means that a record is on disk.
+
+No call waits for the disk but one, `write_held`: a small batch is held back if nothing else is on
+its way to a fast disk, and the loop writes it as the last act of its turn. It would only wait
+otherwise, and two threads would have to be woken. What holds if the disk is slow just then:
+`daemons/network/stand_in.py`.
 
 The journal decides the layout: which segment, which position, when to rotate. The writer and the
 spares do the IO. A refused append (gap, too large, busy, disk full, stopped) changes nothing.
@@ -48,6 +53,8 @@ from myqueue.wal.recover.recovery import Recovered, Sink, recover
 
 RESERVED_SHARE = 4  # of a full disk's last segment, one part in so many is for votes
 SUBMIT_BYTES = 4 << 20  # a batch of this size does not wait for the end of the turn
+HELD_BYTES_MAX = 32 << 10  # a larger batch is worth a thread
+HELD_FLUSH_S_MAX = 0.0005  # on a slower disk the loop has other work meanwhile
 
 
 class Journal:
@@ -89,6 +96,8 @@ class Journal:
         self.writer = w.Writer(files, self.spares, self._emit, recovered.flush_number)
         self._segments = Segments(files, recovered, self.spares, config.segment_bytes, random)
         self._settled = False  # nothing was written since the last mark that proves all before it
+        self.may_hold = False  # the loop calls `write_held`, and has a stand-in
+        self._held: w.Batch | None = None
         self._writer_thread: w.WriterThread | None = None
         self._spares_thread: SparesThread | None = None
         try:
@@ -301,11 +310,38 @@ class Journal:
     # -- submitting to the writer --------------------------------------------------------------
 
     def submit(self) -> None:
-        """Give the writer what was appended; called at the end of a turn."""
+        """Give the writer what was appended, or hold it for `write_held`; at the end of a turn."""
         self._refuse_child()
         batch = self._layout.take_batch()
-        if batch is not None and self.error is None:
+        if batch is None or self.error is not None:
+            return
+        if (
+            self.may_hold
+            and not self.queued_bytes
+            and batch.end - batch.position <= HELD_BYTES_MAX
+            and self.writer.small_flush_s < HELD_FLUSH_S_MAX
+        ):
+            self._account(batch)
+            self._held = batch
+        else:
             self._enqueue(batch)
+
+    @property
+    def has_held(self) -> bool:
+        """True if the loop has to call `write_held` at the end of its turn."""
+        return self._held is not None
+
+    def write_held(self) -> None:
+        """Write and sync the held batch in this thread; `poll` reports it afterwards.
+
+        Another thread may use the journal while this waits for the disk: it touches nothing but
+        the writer.
+        """
+        batch, self._held = self._held, None
+        if batch is not None:
+            report = self.writer.write_alone(batch)
+            if report is not None:
+                self._events.append(report)
 
     def settle(self) -> None:
         """Write a mark that proves the last records to be synced. For a loop that is idle."""
@@ -323,14 +359,20 @@ class Journal:
         self._enqueue(batch)
         self._settled = True
 
-    def _enqueue(self, batch: w.Batch) -> None:
+    def _account(self, batch: w.Batch) -> None:
         batch.time_ms = self._clock_ms()
         self.queued_bytes += batch.end - batch.position
         self._settled = False
-        self.writer.queue.put(batch)
-        used = batch.end
-        if self._spares_thread and used > self._config.spare_at_share * self._layout.capacity:
+        is_due = batch.end > self._config.spare_at_share * self._layout.capacity
+        if is_due and self._spares_thread is not None and not self.spares.has_next:
             self._spares_thread.kick()
+
+    def _enqueue(self, batch: w.Batch) -> None:
+        if self._held is not None:
+            self.writer.queue.put(self._held)
+            self._held = None
+        self._account(batch)
+        self.writer.queue.put(batch)
 
     def fileno(self) -> int:
         """A descriptor that is readable while events wait to be polled."""
@@ -366,6 +408,10 @@ class Journal:
     def wake(self) -> None:
         """Make `fileno` readable: another part of the log has something for the loop."""
         self._signal.set()
+
+    def change_thread(self) -> None:
+        """Let the next thread that appends be the one that may use the journal."""
+        self._thread = 0
 
     def _emit(self, event: w.Event) -> None:
         self._events.append(event)

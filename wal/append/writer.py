@@ -2,7 +2,8 @@
 
 Batches come in from the loop, laid out and encoded. Events go out: persisted, low or enough space,
 stopped. The writer decides only how much it writes at once. It runs as a thread (`WriterThread`) or
-is stepped by hand (`Writer.step`), as the simulator does.
+is stepped by hand (`Writer.step`), as the simulator does. A small batch for which nothing else
+waits may also be written by the thread that made it (`Writer.write_alone`).
 
 A failed write or sync stops the writer for good: after EIO it is unknown which pages reached the
 disk, and a later sync that succeeds proves nothing about them. ENOSPC is different: nothing was
@@ -16,7 +17,7 @@ import os
 from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 from time import monotonic
 from typing import NamedTuple
 from zlib import crc32
@@ -29,6 +30,10 @@ from myqueue.wal.groups import Op
 FLUSH_BYTES_MAX = 8 << 20
 JOIN_BELOW_BYTES = 1 << 10  # buffers smaller than this on average are cheaper copied than gathered
 SPACE_RETRY_S = 0.1
+SMALL_BYTES = 64 << 10  # flushes up to this size say how long a sync takes
+QUICKEST_OF = 8  # small flushes
+_TRANSIENT = (errno.EMFILE, errno.ENFILE)
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Batch:
@@ -65,6 +70,9 @@ class Batch:
         self.trailer: tuple[int, bytes] | None = None  # position and bytes, in a sealing batch
         self.tails: dict[int, tuple[int, int]] = {}  # group -> (term, index) of its last entry
         self.ops: list[Op] = []  # for the store: lists of rows, or (record, segment, payload)
+
+
+_TRY_AGAIN = Batch(0, 0, "", 0, 0)  # wakes the writer's thread up for what it has
 
 
 class Persisted(NamedTuple):
@@ -147,34 +155,70 @@ class Writer:
         self.stopped = self.closing = False
         self.out_of_room = False  # pending batches wait for space on the disk
         self._has_begun = False  # a part of this flush is in the file
+        self._small_flushes_s: deque[float] = deque(maxlen=QUICKEST_OF)
+        self._disk = Lock()  # held while one thread writes
 
     def step(self) -> bool:
         """Write and sync one flush; False if nothing waits or it could not be written."""
-        pending = self._pending
-        while not self.queue.empty():
-            self.accept(self.queue.get())
-        if not pending or self.stopped:
-            return False
-        batches = _one_flush(pending)
+        with self._disk:
+            pending = self._pending
+            while not self.queue.empty():
+                self.accept(self.queue.get())
+            if not pending or self.stopped:
+                return False
+            batches = _one_flush(pending)
+            report = self._try_flush(batches)
+            if report is None:
+                return False
+            for _ in batches:
+                pending.popleft()
+            self._emit(report)
+            self.out_of_room = False  # after the report, so that the watchdog sees the disk working
+            return True
+
+    def write_alone(self, batch: Batch) -> Persisted | None:
+        """Write and sync a batch in the caller's thread, before all that waits.
+
+        Nothing may be on its way to the disk at the call; later batches may be queued meanwhile.
+        None: it was not written; the thread will try it, or the writer has stopped.
+        """
+        with self._disk:
+            report = None if self.stopped else self._try_flush([batch])
+            if report is None and not self.stopped:
+                self._pending.appendleft(batch)
+                self.queue.put(_TRY_AGAIN)
+            return report
+
+    def _try_flush(self, batches: list[Batch]) -> Persisted | None:
+        """Write and sync these batches; None: no room, no free descriptor, or a failed disk."""
         self.flush_began_s = began = monotonic()
         try:
             self._flush(batches)
         except OSError as error:
-            self.flush_began_s = None
-            if error.errno in (errno.EMFILE, errno.ENFILE) and not self._has_begun:
-                return False  # no file could be opened, and nothing was written: tried again
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                self.fail(error)
-            else:
+            if error.errno in _TRANSIENT and not self._has_begun:
+                return None  # no file could be opened, and nothing was written
+            if error.errno in _NO_ROOM:
                 self.out_of_room = True
                 self._spares.set_low(True)
-            return False
-        self.flush_began_s = None
-        for _ in batches:
-            pending.popleft()
-        self._emit(_persisted(batches, monotonic() - began))
-        self.out_of_room = False  # after the report, so that the watchdog sees the disk working
-        return True
+            else:
+                self.fail(error)
+            return None
+        finally:
+            self.flush_began_s = None
+        report = _persisted(batches, monotonic() - began)
+        if report.bytes <= SMALL_BYTES:
+            self._small_flushes_s.append(report.took_s)
+        return report
+
+    @property
+    def small_flush_s(self) -> float:
+        """What a small flush takes on this disk; 0.0: not known yet.
+
+        The third quickest of the last ones: the others measure how long a busy machine lets a
+        thread wait for a core, and say nothing about the disk.
+        """
+        flushes = sorted(self._small_flushes_s)
+        return flushes[min(2, len(flushes) - 1)] if flushes else 0.0
 
     @property
     def waiting(self) -> bool:
@@ -185,7 +229,7 @@ class Writer:
         """Take a batch from the queue; None means that the journal is closing."""
         if batch is None:
             self.closing = True
-        else:
+        elif batch is not _TRY_AGAIN:
             self._pending.append(batch)
 
     def fail(self, error: Exception) -> None:
