@@ -152,7 +152,7 @@ class Broker:
 
     def _propose(self, queue: ProposalQueue, wall_ms: int) -> None:
         replica = queue.replica
-        if queue.term != replica.node.term or not replica.is_leader:
+        if queue.term != replica.raft.term or not replica.is_leader:
             self._fail_unproposed(queue, *self._refusal(replica.uid))
             return
         try:
@@ -211,7 +211,7 @@ class Broker:
         self.manager_link.note_leadership_changed(group)
         self.member_reconciler.changed(group)
         queue = self._queues.get(group)
-        term = replica.node.term
+        term = replica.raft.term
         if queue is not None and queue.term and (not replica.is_leader or queue.term != term):
             del self._led_queues[group]
             queue.end_term()
@@ -400,7 +400,7 @@ class Broker:
         self._engine.remove(group)
         self._settings.pop(group, None)
         self._drop_group(group)
-        entries = replica.node.log.last_index if replica is not None else -1  # it was not open
+        entries = replica.raft.log.last_index if replica is not None else -1  # it was not open
         self._log_event("info", "replica-removed", group=group, entries=entries)
 
     def closed(self, replica: Replica) -> None:

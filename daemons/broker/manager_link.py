@@ -215,7 +215,7 @@ class ManagerLink:
             group,
             incarnation_of(replica.replica_id),
             replica.is_leader,
-            replica.node.term,
+            replica.raft.term,
             replica.leader_node,
             machine.start,
             machine.end,

@@ -185,16 +185,16 @@ class BrokerQueries:
 
 def replica_summary(replica: Replica) -> dict[str, Any]:
     """Describe one group in a line, for lists."""
-    machine, node = cast(PartitionMachine, replica.machine), replica.node
+    machine, raft = cast(PartitionMachine, replica.machine), replica.raft
     return {
         "group": replica.uid,
         "leads": replica.is_leader,
-        "term": node.term,
+        "term": raft.term,
         "leader": replica.leader_node,
         "start": machine.start,
         "end": machine.end,
         "bytes": machine.bytes_kept,
-        "commit": node.commit_index,
+        "commit": raft.commit_index,
         "applied": machine.applied_index,
     }
 
@@ -203,10 +203,10 @@ def replica_details(replica: Replica) -> dict[str, Any]:
     """Describe everything about one group, for people."""
     machine = cast(PartitionMachine, replica.machine)
     return {
-        **describe_raft_node(replica.node),
+        **describe_raft_node(replica.raft),
         **replica_summary(replica),
         "ready": replica.is_ready,
-        "role": replica.node.role.name.lower(),
+        "role": replica.raft.role.name.lower(),
         "producers": len(machine.sessions),
         "consumers": len(machine.positions),
         "last_time_ms": machine.time_ms,

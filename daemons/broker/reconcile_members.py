@@ -129,10 +129,10 @@ def _all_but(members: tuple[int, ...], leaving: int) -> tuple[int, ...]:
 
 
 def member_statuses(replica: Replica, now: int) -> dict[int, MemberStatus]:
-    node = replica.node
+    raft = replica.raft
     return {
-        member: MemberStatus(node.is_heard(member, now), node.leading.is_caught_up(member, now))
-        for member in node.leading.followers
+        member: MemberStatus(raft.is_heard(member, now), raft.leading.is_caught_up(member, now))
+        for member in raft.leading.followers
     }
 
 
@@ -174,14 +174,14 @@ class MemberReconciler:
 
     def _step(self, replica: Replica, wanted: tuple[int, ...], now: int) -> bool:
         """Take one step. True if something was proposed or transferred."""
-        node = replica.node
-        if node.role != Role.LEADER or node.configs.current_index > node.commit_index:
+        raft = replica.raft
+        if raft.role != Role.LEADER or raft.configs.current_index > raft.commit_index:
             return False  # a change is under way
-        config = node.config
+        config = raft.config
         if not config.learners and set(config.voters) == set(wanted):
             del self._groups_to_reconcile[replica.uid]
             return False
-        step = next_step(config, node.replica, wanted, member_statuses(replica, now))
+        step = next_step(config, raft.replica, wanted, member_statuses(replica, now))
         try:
             if isinstance(step, ChangeMembers):
                 self._engine.change(replica, step.config)
@@ -198,10 +198,10 @@ class MemberReconciler:
 
 def committed_members(replica: Replica) -> list[list[int | bool]] | None:
     """Return [node, incarnation, votes] of each member; None if not settled or not led here."""
-    node = replica.node
-    if not replica.is_ready or node.configs.current_index > node.commit_index:
+    raft = replica.raft
+    if not replica.is_ready or raft.configs.current_index > raft.commit_index:
         return None
-    config = node.config
+    config = raft.config
     return [
         [node_of(member), incarnation_of(member), votes]
         for members, votes in ((config.voters, True), (config.learners, False))

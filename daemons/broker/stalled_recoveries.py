@@ -40,10 +40,10 @@ class StalledRecoveries:
 
 
 def _waits_in_vain(replica: Replica) -> bool:
-    node = replica.node
+    raft = replica.raft
     return (
-        node.health is ReplicaHealth.RECOVERING
+        raft.health is ReplicaHealth.RECOVERING
         and bool(replica.leader_node)
-        and node.term == node.started_term
-        and len(node.config.voters) == 2
+        and raft.term == raft.started_term
+        and len(raft.config.voters) == 2
     )

@@ -37,16 +37,16 @@ class MetadataFounding:
         self.missing_managers: list[int] = []  # managers that are not known to have an empty log
 
     def update(self, replica: Replica, cluster_view: ClusterView, now: int) -> None:
-        """Set `replica.node.may_found` and `missing_managers`; log while it waits."""
+        """Set `replica.raft.may_found` and `missing_managers`; log while it waits."""
         if not is_log_empty(replica):
-            replica.node.may_found, self.missing_managers = True, []
+            replica.raft.may_found, self.missing_managers = True, []
             return
         self.missing_managers = [
             node
             for node in self._others
             if not (cluster_view.is_manager_alive(node, now) and cluster_view.managers[node].blank)
         ]
-        replica.node.may_found = not self.missing_managers
+        replica.raft.may_found = not self.missing_managers
         self._next_log_at = self._next_log_at or now + LOG_AFTER_MS
         if self.missing_managers and now >= self._next_log_at:
             self._next_log_at = now + 15 * LOG_AFTER_MS
@@ -64,4 +64,4 @@ class MetadataFounding:
 
 def is_log_empty(replica: Replica) -> bool:
     """Whether its log has no entry and never had one."""
-    return replica.node.log.last_index == 0 and replica.node.health is not ReplicaHealth.RECOVERING
+    return replica.raft.log.last_index == 0 and replica.raft.health is not ReplicaHealth.RECOVERING

@@ -326,14 +326,14 @@ class Manager:
 
     def _query_context(self) -> QueryContext:
         engine, replica, beats = self._engine, self._replica, self._heartbeats
-        node, leads = replica.node if replica else None, bool(replica and replica.is_leader)
+        raft, leads = replica.raft if replica else None, bool(replica and replica.is_leader)
         return QueryContext(
             self._config.cluster,
             __version__,
             engine.node,
             replica.leader_node if replica else 0,
-            node.term if node else 0,
-            [node_of(one) for one in node.config.voters] if node else [],
+            raft.term if raft else 0,
+            [node_of(one) for one in raft.config.voters] if raft else [],
             self._metadata.applied_index,
             self._metadata.tables,
             beats.cluster_view,
@@ -382,7 +382,7 @@ class Manager:
         if ready and not self._is_ready_leader:
             self._controller.become_leader(self._engine.now)
             self._group_sessions.become_leader(self._engine.now)
-            self._log_event("info", "leads", term=replica.node.term)
+            self._log_event("info", "leads", term=replica.raft.term)
         self._is_ready_leader = ready
         if not replica.is_leader:
             self._group_sessions.fail_all(self._not_leader_error(replica))

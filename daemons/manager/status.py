@@ -33,11 +33,11 @@ def manager_status(engine: Engine, replica: Replica | None, own: int, group: int
         "group": own,
         "leads": replica.is_leader,
         "ready": replica.is_ready,
-        "role": replica.node.role.name.lower(),
-        "term": replica.node.term,
+        "role": replica.raft.role.name.lower(),
+        "term": replica.raft.term,
         "leader": replica.leader_node,
-        "commit": replica.node.commit_index,
-        "members": [node_of(voter) for voter in replica.node.config.voters],
+        "commit": replica.raft.commit_index,
+        "members": [node_of(voter) for voter in replica.raft.config.voters],
         "applied": replica.machine.applied_index,
     }
     if group:

@@ -133,7 +133,7 @@ class Loop:
 
     def _is_leading_any(self) -> bool:
         replicas = self.engine.replicas.values()
-        return any(one.is_leader and len(one.node.config.voters) > 1 for one in replicas)
+        return any(one.is_leader and len(one.raft.config.voters) > 1 for one in replicas)
 
     def turn(self) -> None:
         engine, transport = self.engine, self.transport
@@ -312,7 +312,7 @@ class Loop:
             raise errors.IdentityMismatch(f"{peer.name} was not reached at its own listener")
         if node not in self._group_member_nodes:
             for replica in self.engine.replicas.values():
-                self._group_member_nodes.update(map(node_of, replica.node.config.members))
+                self._group_member_nodes.update(map(node_of, replica.raft.config.members))
             if node not in self._group_member_nodes:
                 raise errors.IdentityMismatch(f"{peer.name} is a member of no group here")
 

@@ -170,7 +170,7 @@ class RepairCoordinator:
         if row is None or (row.segment, row.position) != place:
             return
         note_affected_partition(self.damaged_segments, place[0], replica)
-        log = replica.node.log
+        log = replica.raft.log
         way = repair_source(index, first_needed_index(replica), log.last_index, log.memory_first)
         if way is RepairSource.MEMORY and self._rewritten_from_memory.get((uid, index)) != place:
             self._rewritten_from_memory[uid, index] = place
@@ -186,7 +186,7 @@ class RepairCoordinator:
         engine = self._engine
         engine.host.touch(replica.uid)
         try:
-            replica.node.set_repairing(repairing, engine.now, engine.host.out)
+            replica.raft.set_repairing(repairing, engine.now, engine.host.out)
         except t.InvariantBroken as error:
             engine.host.mark_broken(replica.uid, error)
         else:
@@ -268,7 +268,7 @@ class RepairCoordinator:
     def _repair_group(self, uid: int, now: int) -> int:
         """Repair one group a bit further; return how many look-ups that took."""
         replica, lacking = self._engine.replicas[uid], self.lost_entries[uid]
-        lacking.forget_outside(first_needed_index(replica), replica.node.log.last_index)
+        lacking.forget_outside(first_needed_index(replica), replica.raft.log.last_index)
         looks = 0
         for index in list(islice(lacking.given, LOOKUPS_MAX)):
             looks += 1
@@ -316,8 +316,8 @@ class RepairCoordinator:
 
     def _request_entries(self, replica: Replica, lacking: LostEntries) -> int:
         """Request lost entries from one member after the other, the leader first."""
-        node = replica.node
-        others = [one for one in node.config.members if one != node.replica]
+        raft = replica.raft
+        others = [one for one in raft.config.members if one != raft.replica]
         wanted = lacking.wanted(ENTRIES_PER_REQUEST_MAX)
         looks = len(wanted)
         for index in list(wanted):
@@ -327,10 +327,10 @@ class RepairCoordinator:
         lacking.awaited, lacking.given_bytes = set(wanted), 0
         if not others or not wanted or not self._engine.log.journal.has_reserve:
             return looks
-        others.sort(key=lambda one: (one != node.leader, one))
+        others.sort(key=lambda one: (one != raft.leader, one))
         target = others[lacking.asked % len(others)]
         lacking.asked += 1
-        ask = EntriesRequest(replica.uid, node.replica, target, node.term, sorted(wanted))
+        ask = EntriesRequest(replica.uid, raft.replica, target, raft.term, sorted(wanted))
         self._engine.send_repair_messages({t.node_of(target): Packet(repair_messages=[ask])})
         return looks
 
@@ -338,7 +338,7 @@ class RepairCoordinator:
         number, _ = next(iter(lacking.entries.values()))
         named = self._engine.log.journal.segment_name(number)
         replica.repair_problem = unavailable_text(
-            lacking, named[0] if named else str(number), replica.node.applied_index
+            lacking, named[0] if named else str(number), replica.raft.applied_index
         )
         replica.note_health(self._engine.report)
 
@@ -347,10 +347,10 @@ class RepairCoordinator:
     ) -> None:
         engine = self._engine
         if action is LeaderAction.TRANSFER and not lacking.is_handed_over:
-            followers = replica.node.leading.followers
+            followers = replica.raft.leading.followers
             able = [
                 one
-                for one in replica.node.config.voters
+                for one in replica.raft.config.voters
                 if one in followers and not followers[one].is_unhealthy
             ]
             for one in sorted(able, key=lambda one: -followers[one].match_index):
@@ -360,7 +360,7 @@ class RepairCoordinator:
                     return
         elif action is LeaderAction.STEP_DOWN:
             engine.host.touch(replica.uid)
-            replica.node.step_down(engine.now, engine.host.out)
+            replica.raft.step_down(engine.now, engine.host.out)
 
     # -- peers ---------------------------------------------------------------------------------
 
@@ -369,18 +369,18 @@ class RepairCoordinator:
         replica = self._engine.replicas.get(ask.group)
         if replica is None or replica.replica_id != ask.target:
             return
-        node, size = replica.node, 0
-        if ask.source not in node.config.members:
+        raft, size = replica.raft, 0
+        if ask.source not in raft.config.members:
             return
         # We need not know that it is committed: the replica that asks knows its term and chain.
-        last, messages = node.log.persisted_index, list[EntryReply]()
+        last, messages = raft.log.persisted_index, list[EntryReply]()
         for index in ask.indexes:
-            if not node.log.first_index <= index <= last or size > GIVE_BYTES:
+            if not raft.log.first_index <= index <= last or size > GIVE_BYTES:
                 continue
             with suppress(errors.MyQueueError):
                 entry = replica.read(index, index, 1)[0]
                 size += len(entry[t.PAYLOAD])
-                messages.append(EntryReply(ask.group, node.replica, ask.source, node.term, entry))
+                messages.append(EntryReply(ask.group, raft.replica, ask.source, raft.term, entry))
         if messages:
             self._engine.counts["entries_given_total"] += len(messages)
             self._engine.send_repair_messages(
@@ -395,7 +395,7 @@ class RepairCoordinator:
             return
         if index not in lacking.entries or index in lacking.given:
             return
-        row, log = engine.log.index.row(have.group, index), replica.node.log
+        row, log = engine.log.index.row(have.group, index), replica.raft.log
         before = engine.log.index.row(have.group, index - 1)
         if index == log.first_index:
             chain = log.start_chain

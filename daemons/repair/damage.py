@@ -58,7 +58,7 @@ def leader_action(repairing_ms: int) -> LeaderAction:
 def first_needed_index(replica: Replica) -> int:
     """Return the first index that is still needed; the log may not begin there yet."""
     start = replica.machine.start_index
-    return max(replica.node.log.first_index, min(start, replica.node.applied_index + 1))
+    return max(replica.raft.log.first_index, min(start, replica.raft.applied_index + 1))
 
 
 def matches_index_row(row: Row, chain_before: int, entry: t.Entry) -> bool:

@@ -49,11 +49,11 @@ class CatchUpServer:
         replica = self._led_replica(order.group)
         if replica is None:
             return
-        node = replica.node
+        raft = replica.raft
         if isinstance(order, t.NeedSnapshot):
-            node.snapshot_made(order.follower, replica.snapshot(), engine.now, engine.host.out)
+            raft.snapshot_made(order.follower, replica.snapshot(), engine.now, engine.host.out)
             return
-        is_fill = engine.fill_bytes_per_s and order.follower in node.config.learners
+        is_fill = engine.fill_bytes_per_s and order.follower in raft.config.learners
         if is_fill and (self._queued_fills or engine.now < self._next_fill_at):
             self._queued_fills.append(order)
             return
@@ -71,10 +71,10 @@ class CatchUpServer:
         return replica
 
     def _serve(self, replica: Replica, order: t.Fetch, *, is_fill: bool) -> None:
-        engine, node = self._engine, replica.node
-        if order.first < node.log.first_index:
+        engine, raft = self._engine, replica.raft
+        if order.first < raft.log.first_index:
             # Retention removed the entry since; the core asks again from the new start.
-            node.fetched(order.follower, [], engine.now, engine.host.out)
+            raft.fetched(order.follower, [], engine.now, engine.host.out)
             return
         bytes_max = FILL_BYTES if is_fill else t.RaftSettings().append_bytes_max
         try:
@@ -82,7 +82,7 @@ class CatchUpServer:
         except errors.MyQueueError as error:
             self._handle_unreadable(replica, order, error)
         else:
-            node.fetched(order.follower, entries, engine.now, engine.host.out)
+            raft.fetched(order.follower, entries, engine.now, engine.host.out)
             self._delay_next_fill(sum(len(entry[t.PAYLOAD]) for entry in entries), is_fill=is_fill)
             replica.catch_up_problem = ""
 
@@ -110,7 +110,7 @@ class CatchUpServer:
         engine.counts["peer_fetches_failed_total"] += 1
         replica.catch_up_problem = f"can't serve followers: {error}"
         self._retries.append((engine.now + AGAIN_MS, order))
-        followers = replica.node.leading.followers.values()
+        followers = replica.raft.leading.followers.values()
         if any(one.match_index >= order.last for one in followers):
             with suppress(errors.NotReady):
                 engine.transfer(replica, replica.best_successor(engine.now))

@@ -141,7 +141,7 @@ class ClosedReplicas:
     # -- closing -------------------------------------------------------------------------------
 
     def close(self, replica: Replica, error: InvariantBroken) -> None:
-        node = replica.node
+        raft = replica.raft
         why = str(error) if isinstance(error, Defect) else f"it contradicts: {error}"
         name = partition_name(replica.about)
         is_defect = isinstance(error, Defect)
@@ -158,9 +158,9 @@ class ClosedReplicas:
             one,
             replica.noted_health,
             is_defect=is_defect,
-            term=node.term,
+            term=raft.term,
             leader=replica.leader_node,
-            commit=node.commit_index,
+            commit=raft.commit_index,
         )
 
     def close_unopenable(self, group: Group, why: str, *, is_defect: bool = False) -> None:

@@ -66,10 +66,10 @@ class DiskHealth:
         self._stalled = stalled
         engine.counts["disk_stalls_total"] += stalled
         for uid, replica in engine.replicas.items():
-            replica.node.may_lead = not stalled
+            replica.raft.may_lead = not stalled
             if stalled and replica.is_leader:
                 engine.host.touch(uid)
-                replica.node.step_down(engine.now, engine.host.out)
+                replica.raft.step_down(engine.now, engine.host.out)
 
     def check_room_for_messages(self) -> None:
         """Raise DiskFull or Busy if no messages may be taken. Votes, commits and reads go on."""

@@ -131,7 +131,7 @@ class Engine:
                     self.leave_out(uid, error.health, str(error))
                 continue
             self._add(replica)
-            if replica.node.applied_index > replica.commit_saved:
+            if replica.raft.applied_index > replica.commit_saved:
                 self._saver.note(replica)
             self.starts.mend(replica)
         self.closing.after_groups_open()
@@ -141,7 +141,7 @@ class Engine:
 
     def _add(self, replica: Replica) -> None:
         self.replicas[replica.uid] = replica
-        self.host.add(replica.node)
+        self.host.add(replica.raft)
         self.starts.note(replica, self.now)
         replica.note_health(self.report)
 
@@ -157,7 +157,7 @@ class Engine:
         return self.not_open | {
             uid: Unhealthy(one.health, one.health_reason)
             for uid, one in self.replicas.items()
-            if not one.node.health.votes
+            if not one.raft.health.votes
         }
 
     @property
@@ -273,9 +273,9 @@ class Engine:
         Nothing is proposed until the voter has caught up. `at_once` raises NotReady instead if it
         lags behind.
         """
-        for member in replica.node.config.voters:
+        for member in replica.raft.config.voters:
             if t.node_of(member) == node:
-                if at_once and not replica.node.leading.is_caught_up(member, self.now):
+                if at_once and not replica.raft.leading.is_caught_up(member, self.now):
                     raise errors.NotReady("it lags behind")
                 with raft_errors_translated(partial(self.host.mark_broken, replica.uid)):
                     self._touch(replica).transfer(member, self.now, self.host.out)
@@ -302,7 +302,7 @@ class Engine:
         self._touch(replica)
 
     def _touch(self, replica: Replica) -> Any:
-        return self.host.touch(replica.uid) or replica.node
+        return self.host.touch(replica.uid) or replica.raft
 
     def reply(self, client: Client, frames: list[Buffer]) -> None:
         self.wire.reply(client, frames)
@@ -454,7 +454,7 @@ class Engine:
         A state that this machine can't restore never gets into the log.
         """
         replica = self.replicas[uid]
-        if replica.node.applied_index == snapshot.index:
+        if replica.raft.applied_index == snapshot.index:
             try:
                 replica.restore(snapshot)
             except t.InvariantBroken as error:
@@ -498,9 +498,9 @@ class Engine:
                     self._after_apply(replica, done)
 
     def _after_apply(self, replica: Replica, done: list[tuple[list[t.Entry], list[Any]]]) -> None:
-        node = replica.node
+        raft = replica.raft
         for entries, results in done:
-            if not replica.is_ready and replica.is_leader and entries[-1][t.TERM] == node.term:
+            if not replica.is_ready and replica.is_leader and entries[-1][t.TERM] == raft.term:
                 replica.is_ready = True  # an entry of its own term, so all before it is applied
                 self._has_new_work = True
                 self.owner.changed(replica)
@@ -509,7 +509,7 @@ class Engine:
         if replica.has_unapplied:
             self._apply_retry_at.setdefault(replica.uid, self.now + APPLY_RETRY_MS)
         if self._confirmed_reads:
-            group, last = replica.uid, node.applied_index
+            group, last = replica.uid, raft.applied_index
             ready = [
                 c
                 for c, (of, index) in self._confirmed_reads.items()
@@ -534,7 +534,7 @@ class Engine:
             replica = self.replicas.get(ready.group)
             if replica is None:
                 continue
-            if replica.node.applied_index >= ready.index:
+            if replica.raft.applied_index >= ready.index:
                 self.owner.read_ready(ready.context)
             else:
                 self._confirmed_reads[ready.context] = ready.group, ready.index

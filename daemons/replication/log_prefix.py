@@ -39,7 +39,7 @@ class LogPrefix:
 
     def note(self, replica: Replica, now: int) -> None:
         """Entries were applied to this replica, or it was just opened."""
-        if replica.machine.start_index > replica.node.log.first_index:
+        if replica.machine.start_index > replica.raft.log.first_index:
             self._waiting.setdefault(replica.uid, now)
 
     def mend(self, replica: Replica) -> None:
@@ -49,7 +49,7 @@ class LogPrefix:
 
     def write_snapshot(self, replica: Replica) -> bool:
         """Write a newer snapshot, which replaces the one in the log; False: not possible now."""
-        log, applied = replica.node.log, replica.node.applied_index
+        log, applied = replica.raft.log, replica.raft.applied_index
         if replica.is_half_installed or not log.first_index - 1 <= applied <= log.persisted_index:
             return False
         snapshot = self._snapshot(replica)
@@ -73,7 +73,7 @@ class LogPrefix:
         done = 0
         for uid, since in list(self._waiting.items()):
             replica = self._replicas.get(uid)
-            if replica is None or replica.machine.start_index <= replica.node.log.first_index:
+            if replica is None or replica.machine.start_index <= replica.raft.log.first_index:
                 self._forget(uid, gone=replica is None)
             elif self._is_worth_it(replica) or now - since >= LATEST_MS:
                 done += self.move(replica, replica.machine.start_index)
@@ -92,8 +92,8 @@ class LogPrefix:
 
     def move(self, replica: Replica, index: int) -> bool:
         """Let the log begin at `index`; False: not possible now, and tried again later."""
-        node, log, journal = replica.node, replica.node.log, self._log.journal
-        applied = node.applied_index
+        raft, log, journal = replica.raft, replica.raft.log, self._log.journal
+        applied = raft.applied_index
         # After a snapshot was installed, the log may not reach the applied index yet.
         if applied > log.persisted_index or not log.first_index < index <= applied + 1:
             return False
@@ -107,7 +107,7 @@ class LogPrefix:
         place = (index, before.term, before.offset + before.count, before.chain)
         journal.snapshot(replica.uid, snapshot.index, snapshot.term, parts)
         journal.start(replica.uid, *place)
-        node.start_log_at(*place)
+        raft.start_log_at(*place)
         self._costs[replica.uid] = sum(map(len, parts))
         self._gone[replica.uid] = replica.machine.bytes_gone
         self._counts["log_starts_moved_total"] += 1

@@ -4,7 +4,7 @@ The engine owns replicas and calls them in the loop's thread. A replica reads en
 else from the log on disk), applies committed ones, and returns the rows of state to save. The owner
 keeps track of the requests that wait for proposals.
 
-Invariant: the machine has applied exactly up to `node.applied_index`. State is saved only in one
+Invariant: the machine has applied exactly up to `raft.applied_index`. State is saved only in one
 transaction with the applied index that it belongs to, and never ahead of the log on our own disk.
 
 A committed entry that can't be read holds up applying, nothing else: the
@@ -68,26 +68,21 @@ class Replica:
         "is_ready",
         "log",
         "machine",
-        "node",
         "noted_health",
+        "raft",
         "recovery_problem",
         "repair_problem",
         "saved_config",
         "uid",
     )
 
-    def __init__(self, node: RaftNode, machine: StateMachine, about: bytes, log: Log) -> None:
-        self.uid, self.node, self.machine, self.about, self.log = (
-            node.group,
-            node,
-            machine,
-            about,
-            log,
-        )
+    def __init__(self, raft: RaftNode, machine: StateMachine, about: bytes, log: Log) -> None:
+        self.uid, self.raft, self.machine = raft.group, raft, machine
+        self.about, self.log = about, log
         self.is_ready = False  # it leads, and an entry of its own term is applied
         self.apply_to = 0  # index of the last entry to apply
         self.dirty = False  # applied since the last save
-        self.commit_saved = node.commit_index  # the last commit hint in the log
+        self.commit_saved = raft.commit_index  # the last commit hint in the log
         self.saved_config: t.Config | None = None
         # What can't be read here is not expected back soon (`repair/coordinator`); "": it is.
         self.repair_problem = ""
@@ -98,7 +93,7 @@ class Replica:
     @property
     def health(self) -> ReplicaHealth:
         """The core's state, and whether it is expected to end by itself."""
-        health = self.node.health
+        health = self.raft.health
         if health is ReplicaHealth.REPAIRING and self.repair_problem:
             return ReplicaHealth.REPAIR_STALLED
         if health is ReplicaHealth.RECOVERING and self.recovery_problem:
@@ -122,22 +117,22 @@ class Replica:
 
     @property
     def is_leader(self) -> bool:
-        return self.node.role == t.Role.LEADER
+        return self.raft.role == t.Role.LEADER
 
     @property
     def leader_node(self) -> int:
-        return t.node_of(self.node.leader)
+        return t.node_of(self.raft.leader)
 
     @property
     def replica_id(self) -> int:
-        return self.node.replica
+        return self.raft.replica
 
     @property
     def is_half_installed(self) -> bool:
         """Whether a snapshot came in this turn: the core is at its index already, and the machine
         gets its state at the end of the turn. State and index must not be saved before they match.
         """
-        return self.machine.applied_index != self.node.applied_index
+        return self.machine.applied_index != self.raft.applied_index
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -148,7 +143,7 @@ class Replica:
         Raises EntryMissing if there is no such entry; for one that can't be read NotReady while
         it is being repaired, and CorruptData after repair has stalled.
         """
-        log = self.node.log
+        log = self.raft.log
         if first >= log.memory_first:
             if first > min(last, log.last_index):
                 raise EntryMissing(f"group {self.uid:x} has no entry {first}")
@@ -167,7 +162,7 @@ class Replica:
 
     def index_at_offset(self, offset: int) -> int | None:
         """Return the index of the entry that holds this message; None: there is none (yet)."""
-        log = self.node.log
+        log = self.raft.log
         if offset >= log.next_offset or offset < log.start_offset:
             return None
         index = log.index_at_offset(offset)
@@ -187,7 +182,7 @@ class Replica:
 
         The search is over offsets, not indexes: entries without messages may have no time.
         """
-        log, row_at = self.node.log, self.log.index.row_at_offset
+        log, row_at = self.raft.log, self.log.index.row_at_offset
         low = high = log.start_offset
         last = self.machine.applied_index
         if last >= log.first_index:
@@ -222,21 +217,21 @@ class Replica:
             "batch_offset": row.offset,
             "batch_count": row.count,
             "time_ms": row.time_ms,
-            "committed": row.index <= self.node.commit_index,
+            "committed": row.index <= self.raft.commit_index,
         }
 
     # -- applying ------------------------------------------------------------------------------
 
     def apply(self, order: t.Apply) -> list[tuple[list[t.Entry], list[Any]]]:
         """Apply committed entries, in portions if they are read from disk; return the results."""
-        follows = order.first == self.node.applied_index + 1
+        follows = order.first == self.raft.applied_index + 1
         self.apply_to = order.last
         return self._apply(order.entries if follows else None)
 
     @property
     def has_unapplied(self) -> bool:
         """Whether a committed entry could not be read when it was to be applied."""
-        return self.apply_to > self.node.applied_index
+        return self.apply_to > self.raft.applied_index
 
     def retry_apply(self) -> list[tuple[list[t.Entry], list[Any]]]:
         """Go on applying: entries that could not be read may be back."""
@@ -244,7 +239,7 @@ class Replica:
 
     def _apply(self, entries: list[t.Entry] | None) -> list[tuple[list[t.Entry], list[Any]]]:
         done: list[tuple[list[t.Entry], list[Any]]] = []
-        at = self.node.applied_index + 1
+        at = self.raft.applied_index + 1
         while at <= self.apply_to:
             if entries is None:
                 try:
@@ -258,7 +253,7 @@ class Replica:
             done.append((entries, self._applied(entries)))
             at, entries = entries[-1][t.INDEX] + 1, None
         if done:
-            self.node.applied(at - 1)
+            self.raft.applied(at - 1)
             self.dirty = True
         return done
 
@@ -277,7 +272,7 @@ class Replica:
         """Take the rows to save now: the machine's, and the configuration if it changed."""
         with of_one_group("its state can't be saved"):
             puts, deletes = self.machine.take_changes()
-        config = self.node.configs.at(self.node.applied_index)
+        config = self.raft.configs.at(self.raft.applied_index)
         if config is not self.saved_config:
             self.saved_config = config
             puts[CONFIG_KEY] = protocol.pack([config.voters, config.learners])
@@ -285,13 +280,13 @@ class Replica:
         return puts, deletes
 
     def snapshot(self) -> t.Snapshot:
-        log, applied = self.node.log, self.node.applied_index
+        log, applied = self.raft.log, self.raft.applied_index
         with of_one_group("its state can't be packed"):
             state = self.machine.snapshot()
         return t.Snapshot(
             applied,
             log.term(applied),
-            self.node.configs.at(applied),
+            self.raft.configs.at(applied),
             log.first_index,
             log.start_term,
             log.start_offset,
@@ -303,18 +298,18 @@ class Replica:
 
     def campaign_soon(self, now: int) -> None:
         """Campaign without waiting for an election timeout: this is the preferred leader."""
-        self.node.stand_soon(now)
+        self.raft.stand_soon(now)
 
     def best_successor(self, now: int) -> int:
         """Return the node of the reachable voter with most of our log; 0: there is none."""
         if not self.is_leader:
             return 0
-        node = self.node
-        known = node.leading.followers
+        raft = self.raft
+        known = raft.leading.followers
         able = [
             one
-            for one in node.config.voters
-            if one in known and not known[one].is_unhealthy and node.is_heard(one, now)
+            for one in raft.config.voters
+            if one in known and not known[one].is_unhealthy and raft.is_heard(one, now)
         ]
         if not able:
             return 0

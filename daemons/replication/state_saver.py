@@ -73,7 +73,7 @@ class StateSaver:
                 later[uid] = None
             elif replica is not None:
                 try:
-                    states[uid] = (replica.node.applied_index, *replica.saved())
+                    states[uid] = (replica.raft.applied_index, *replica.saved())
                 except InvariantBroken as error:
                     self._host.mark_broken(uid, error)
         self._dirty = later
@@ -99,19 +99,19 @@ class StateSaver:
         hints, self._hints = self._hints, {}
         for uid in hints:
             replica = self._of(uid)
-            if replica is None or replica.node.applied_index <= replica.commit_saved:
+            if replica is None or replica.raft.applied_index <= replica.commit_saved:
                 continue
             if replica.is_half_installed:  # its hint would come before the snapshot
                 self._hints[uid] = None
                 continue
-            replica.commit_saved = replica.node.applied_index
+            replica.commit_saved = replica.raft.applied_index
             self._log.journal.commit_hint(uid, replica.commit_saved)
 
     def _bound_memory(self) -> None:
         replicas = self._replicas.values()
-        if sum(one.node.log.memory_bytes for one in replicas) <= MEMORY_BYTES_MAX:
+        if sum(one.raft.log.memory_bytes for one in replicas) <= MEMORY_BYTES_MAX:
             return
         for replica in replicas:
-            node = replica.node
-            done = min(node.applied_index, node.commit_index, node.log.persisted_index)
-            node.log.shrink(KEEP_BYTES, done)
+            raft = replica.raft
+            done = min(raft.applied_index, raft.commit_index, raft.log.persisted_index)
+            raft.log.shrink(KEEP_BYTES, done)

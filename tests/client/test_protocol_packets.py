@@ -191,7 +191,7 @@ def test_who_speaks_for_whom() -> None:
 def test_who_may_speak_of_consensus() -> None:
     """S1: whom we met on its own door, with the disk that it had there, and who is a member."""
     loop: Any = object.__new__(Loop)
-    member = SimpleNamespace(node=SimpleNamespace(config=t.Config((ME, YOU))))
+    member = SimpleNamespace(raft=SimpleNamespace(config=t.Config((ME, YOU))))
     loop.engine, loop._group_member_nodes = SimpleNamespace(replicas={}), set()
     loop._confirmed_disks = {("broker", 1): "a", ("broker", 9): "b"}
 

@@ -82,9 +82,9 @@ def test_nor_does_the_next_leaders(world: World, minutes: int) -> None:
 def test_keys_that_an_older_version_stored_are_safe_from_the_first_moment(world: World) -> None:
     """The log of a version that wrote no steps; its next leader's clock is ahead."""
     machine = world.replica.machine
-    world.replica.log.make([t.Proposal(1, WALL_MS, t.DATA, keyed(1))], world.replica.node.term)
+    world.replica.log.make([t.Proposal(1, WALL_MS, t.DATA, keyed(1))], world.replica.raft.term)
     world.engine.depose(world.replica, leader=2)
-    world.replica.log.make([t.Proposal(1, WALL_MS, t.DATA, keyed(1))], world.replica.node.term)
+    world.replica.log.make([t.Proposal(1, WALL_MS, t.DATA, keyed(1))], world.replica.raft.term)
     machine.apply(world.replica.log.in_memory(machine.applied_index + 1, 2))
     assert len(machine.keys) == 1 and not machine.keys.steps
     world.engine.wall += 20 * MINUTE_MS

@@ -37,21 +37,21 @@ def test_a_read_waits_for_its_own_group_not_for_any(tmp_path: Path) -> None:
         net.write(50, b)
         net.cut = {(1, 2)}
         index = put(net, first, b)
-        net.until("b on our disk", lambda: first.replica(b).node.log.persisted_index == index)
+        net.until("b on our disk", lambda: first.replica(b).raft.log.persisted_index == index)
         first.holds_reports = True
         put(net, first, a)
-        node = first.replica(a).node
-        net.until("a committed", lambda: node.commit_index > node.applied_index)
+        raft = first.replica(a).raft
+        net.until("a committed", lambda: raft.commit_index > raft.applied_index)
         first.engine.read(first.replica(a), 1234)
         for _ in range(20):
             net.turn(1)
         net.cut = set()
-        net.until("b applied", lambda: first.replica(b).node.applied_index == index)
-        assert node.commit_index > node.applied_index
+        net.until("b applied", lambda: first.replica(b).raft.applied_index == index)
+        assert raft.commit_index > raft.applied_index
         assert first.owner.reads == []
         first.holds_reports = False
         net.until("answered", lambda: first.owner.reads == [1234])
-        assert node.applied_index == node.commit_index
+        assert raft.applied_index == raft.commit_index
 
 
 def test_a_group_is_removed_in_the_turn_in_which_entries_for_it_came(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_disk_that_says_nothing_does_not_lead(tmp_path: Path) -> None:
         net.write(5, 5)
         leader.holds_reports = False
         net.wait_until_settled(5)
-        assert leader.replica(5).node.may_lead
+        assert leader.replica(5).raft.may_lead
 
 
 def test_a_busy_disk_that_reports_leads_on(tmp_path: Path) -> None:
@@ -116,10 +116,10 @@ def test_a_leader_that_cannot_read_what_a_follower_lacks_makes_way(tmp_path: Pat
         late = next(one for one in net.nodes.values() if one is not leader)
         net.cut = {(one, late.number) for one in net.nodes}
         net.write(10, 5, size=10_000)
-        lost = leader.replica(5).node.log.last_index - 5
+        lost = leader.replica(5).raft.log.last_index - 5
         net.write(20, 5, size=10_000)
         damage(leader, lost)
-        log = leader.replica(5).node.log
+        log = leader.replica(5).raft.log
         log.forget_before(log.last_index)
         net.until("in the index", lambda: leader.log.index.row(5, lost) is not None)
         net.cut = set()

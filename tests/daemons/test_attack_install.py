@@ -25,7 +25,7 @@ def start_log_behind(node: Node, index: int) -> None:
     entry = replica.read(index, index, 1)[0]
     before = (entry[t.TERM], entry[t.OFFSET] + entry[t.COUNT], entry[t.CHAIN])
     node.log.journal.start(GROUP, index + 1, *before)
-    replica.node.start_log_at(index + 1, *before)
+    replica.raft.start_log_at(index + 1, *before)
 
 
 def saved(node: Node) -> int:
@@ -47,13 +47,13 @@ def test_state_of_a_snapshot_is_saved_when_the_log_has_the_snapshot(
         leader = net.leader(GROUP)
         late = next(one for one in net.nodes.values() if one is not leader)
         ours = late.replica(GROUP)
-        net.until("saved", lambda: saved(late) == ours.node.applied_index)
+        net.until("saved", lambda: saved(late) == ours.raft.applied_index)
         had = saved(late)
         net.cut = {(n, late.number) for n in net.nodes}
         net.write(20, GROUP)
         others = [one for one in net.nodes.values() if one is not late]
         for node in others:
-            while node.replica(GROUP).node.applied_index < had + 20:
+            while node.replica(GROUP).raft.applied_index < had + 20:
                 net.turn()
         for node in others:
             start_log_behind(node, 20)
@@ -68,7 +68,7 @@ def test_state_of_a_snapshot_is_saved_when_the_log_has_the_snapshot(
                 saver._next_save = saver._next_hint = 0
                 saver.note(ours)
                 saver._hints[GROUP] = None
-            return ours.node.applied_index > had
+            return ours.raft.applied_index > had
 
         net.until("the snapshot", has_come)
         assert [one for one in hints if one > had] == [], "it would stand before the snapshot"
@@ -78,7 +78,7 @@ def test_state_of_a_snapshot_is_saved_when_the_log_has_the_snapshot(
         assert saved(late) == had
         late.holds_reports = False
         net.wait_until_settled(GROUP)
-        net.until("saved", lambda: saved(late) == ours.node.applied_index > had)
+        net.until("saved", lambda: saved(late) == ours.raft.applied_index > had)
         end = leader.replica(GROUP).machine.snapshot()
         assert ours.machine.snapshot() == end
         late.restart()
@@ -101,27 +101,27 @@ def test_a_log_that_is_filled_behind_a_saved_state_brings_no_members_of_before(
         late, third = (net.nodes[one] for one in (1, 2, 3) if net.nodes[one] is not leader)
         net.cut = {way for way in net.directions() if late.number in way}
         net.write(5, GROUP)
-        now = leader.replica(GROUP).node.config
+        now = leader.replica(GROUP).raft.config
         before = now._replace(learners=(t.replica_id(4, 1),))
         first = change(net, leader, before)
         newest = change(net, leader, now)
-        net.until("applied", lambda: third.replica(GROUP).node.applied_index >= newest)
+        net.until("applied", lambda: third.replica(GROUP).raft.applied_index >= newest)
         for node in (leader, third):
             start_log_behind(node, first - 1)
         late.holds_reports = True
         net.cut = set()
-        net.until("installed", lambda: late.replica(GROUP).node.applied_index >= newest)
+        net.until("installed", lambda: late.replica(GROUP).raft.applied_index >= newest)
         net.cut = {way for way in net.directions() if late.number in way}
         late.holds_reports = False
         net.until("saved", lambda: saved(late) >= newest)
         late.restart()
-        node, theirs = late.replica(GROUP).node, leader.replica(GROUP).node
-        assert (node.log.last_index, node.config) == (first - 1, now)
+        raft, theirs = late.replica(GROUP).raft, leader.replica(GROUP).raft
+        assert (raft.log.last_index, raft.config) == (first - 1, now)
         entries, _ = theirs.log.portion(first, 1 << 20, 1)
         message = t.Append(
             GROUP,
             theirs.replica,
-            node.replica,
+            raft.replica,
             theirs.term,
             first - 1,
             theirs.log.start_term,
@@ -131,19 +131,19 @@ def test_a_log_that_is_filled_behind_a_saved_state_brings_no_members_of_before(
         )
         late.engine.host.receive(leader.number, Packet([message], []), net.clock.now)
         late.turn()
-        assert (node.log.last_index, node.config) == (first, now), f"not {before}"
+        assert (raft.log.last_index, raft.config) == (first, now), f"not {before}"
         net.cut = set()
-        net.until("filled", lambda: node.log.persisted_index >= newest)
+        net.until("filled", lambda: raft.log.persisted_index >= newest)
         late.restart()
-        assert late.replica(GROUP).node.config == now
+        assert late.replica(GROUP).raft.config == now
 
 
 def change(net: EngineNet, leader: Node, config: t.Config) -> int:
     """The index of the entry that made it."""
     replica = leader.replica(GROUP)
-    index = replica.node.log.last_index + 1
+    index = replica.raft.log.last_index + 1
     leader.engine.change(replica, config)
-    net.until("applied", lambda: replica.node.applied_index >= index)
+    net.until("applied", lambda: replica.raft.applied_index >= index)
     return index
 
 
@@ -159,24 +159,24 @@ def test_a_leader_that_was_replaced_makes_no_state_for_a_follower(tmp_path: Path
         near, new = (node for node in net.nodes.values() if node is not old)
         net.cut = {(new.number, old.number)}  # what `new` has is not known from here on
         net.write(5, GROUP)
-        start_log_behind(old, old.replica(GROUP).node.applied_index)
+        start_log_behind(old, old.replica(GROUP).raft.applied_index)
         old.engine.propose(old.replica(GROUP), [t.Proposal(1, net.clock.wall, t.DATA, bytes(100))])
-        had = old.replica(GROUP).node.log.last_index
-        net.until("all have it", lambda: new.replica(GROUP).node.log.last_index == had)
+        had = old.replica(GROUP).raft.log.last_index
+        net.until("all have it", lambda: new.replica(GROUP).raft.log.last_index == had)
         net.cut |= {(old.number, near.number), (old.number, new.number)}
         net.until("nobody leads", lambda: not near.replica(GROUP).leader_node)
         new.engine.campaign_soon(new.replica(GROUP))
         net.until("the new one leads", lambda: new.replica(GROUP).is_ready)
         items = [t.Proposal(1, net.clock.wall, t.DATA, bytes(100)) for _ in range(5)]
         new.engine.propose(new.replica(GROUP), items)
-        end = new.replica(GROUP).node.log.last_index
-        net.until("applied", lambda: new.replica(GROUP).node.applied_index == end)
+        end = new.replica(GROUP).raft.log.last_index
+        net.until("applied", lambda: new.replica(GROUP).raft.applied_index == end)
         start_log_behind(new, end - 2)
         assert old.replica(GROUP).is_leader, "it hears one of them"
         net.cut = set()
         await_state(net, old)
         old.turn()
-        assert old.replica(GROUP).node.applied_index == end
+        assert old.replica(GROUP).raft.applied_index == end
         net.write(5, GROUP)
         net.wait_until_settled(GROUP)
         assert not old.engine.refused
@@ -204,8 +204,8 @@ def test_a_start_finishes_an_install_that_a_crash_left_without_its_end(tmp_path:
         net.until("the new one leads", lambda: new.replica(GROUP).is_ready)
         theirs = new.replica(GROUP)
         new.engine.propose(theirs, [item] * 20)
-        end = theirs.node.log.last_index
-        net.until("applied", lambda: theirs.node.applied_index == end)
+        end = theirs.raft.log.last_index
+        net.until("applied", lambda: theirs.raft.applied_index == end)
         start_log_behind(new, end - 2)
 
         def start(*_: Any, **__: Any) -> int:
@@ -218,15 +218,15 @@ def test_a_start_finishes_an_install_that_a_crash_left_without_its_end(tmp_path:
         old.engine._saver.hold(old.replica(GROUP))  # so nothing of the state gets into the store
         net.cut = {way for way in net.directions() if old.number in way}
         old.restart()
-        node = old.replica(GROUP).node
-        assert (node.applied_index, node.commit_index) == (end, end - 2)
-        assert (node.log.first_index, node.log.last_index) == (end - 1, end - 2)
+        raft = old.replica(GROUP).raft
+        assert (raft.applied_index, raft.commit_index) == (end, end - 2)
+        assert (raft.log.first_index, raft.log.last_index) == (end - 1, end - 2)
         net.cut = set()
         net.write(5, GROUP)
         net.wait_until_settled(GROUP)
         assert old.replica(GROUP).machine.snapshot() == theirs.machine.snapshot()
         old.restart()
-        assert old.replica(GROUP).node.log.last_index == theirs.node.log.last_index
+        assert old.replica(GROUP).raft.log.last_index == theirs.raft.log.last_index
 
 
 def test_no_snapshot_is_made_of_a_state_that_is_being_taken_over(tmp_path: Path) -> None:
@@ -241,8 +241,8 @@ def test_no_snapshot_is_made_of_a_state_that_is_being_taken_over(tmp_path: Path)
         late, third = (node for node in net.nodes.values() if node is not leader)
         net.cut = {way for way in net.directions() if late.number in way}
         net.write(5, GROUP)
-        end = leader.replica(GROUP).node.applied_index
-        net.until("applied", lambda: third.replica(GROUP).node.applied_index == end)
+        end = leader.replica(GROUP).raft.applied_index
+        net.until("applied", lambda: third.replica(GROUP).raft.applied_index == end)
         for node in (leader, third):
             start_log_behind(node, end)
         net.cut = set()
@@ -251,7 +251,7 @@ def test_no_snapshot_is_made_of_a_state_that_is_being_taken_over(tmp_path: Path)
         for source, frames in late.inbox:
             engine.receive_packet(source, protocol.decode(frames[0]), frames[1:])
         late.inbox.clear()
-        assert ours.node.applied_index == ours.node.log.persisted_index == end
+        assert ours.raft.applied_index == ours.raft.log.persisted_index == end
         assert not engine.starts.write_snapshot(ours)
         net.until("installed", lambda: ours.machine.applied_index == end)
         assert engine.starts.write_snapshot(ours)

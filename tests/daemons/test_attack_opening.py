@@ -39,11 +39,11 @@ def a_follower(net: EngineNet) -> Node:
 def follows_completely(net: EngineNet, node: Node) -> None:
     net.write(5, GROUP)
     leader = net.leader(GROUP)
-    ours, theirs = node.replica(GROUP).node.log, leader.replica(GROUP).node.log
+    ours, theirs = node.replica(GROUP).raft.log, leader.replica(GROUP).raft.log
     net.until("as long as the leader's", lambda: ours.persisted_index == theirs.persisted_index)
     terms = [theirs.term(index) for index in range(1, theirs.last_index + 1)]
     assert [ours.term(index) for index in range(1, ours.last_index + 1)] == terms
-    net.until("recovered", lambda: node.replica(GROUP).node.health != "recovering")
+    net.until("recovered", lambda: node.replica(GROUP).raft.health != "recovering")
 
 
 def test_a_cut_log_knows_no_terms_behind_its_end(tmp_path: Path) -> None:
@@ -56,11 +56,11 @@ def test_a_cut_log_knows_no_terms_behind_its_end(tmp_path: Path) -> None:
         ours = alone.replica(GROUP)
         rest = [one for one in net.nodes.values() if one is not alone]
         leader.engine.transfer(leader.replica(GROUP), alone.number)
-        voted = [one.replica(GROUP).node for one in rest]
+        voted = [one.replica(GROUP).raft for one in rest]
         net.until("votes", lambda: any(one.vote == ours.replica_id for one in voted))
         net.cut = {(alone.number, one.number) for one in rest}  # nobody hears its first entry
         net.until("elected", lambda: ours.is_leader)
-        log, term = ours.node.log, ours.node.term
+        log, term = ours.raft.log, ours.raft.term
         net.until("on its disk", lambda: log.persisted_index == log.last_index > 21)
         assert log.last_term == term
         alone.close()
@@ -69,8 +69,8 @@ def test_a_cut_log_knows_no_terms_behind_its_end(tmp_path: Path) -> None:
         damage(alone, 8)
         shutil.rmtree(alone.folder / "store")
         alone.open()
-        assert alone.replica(GROUP).node.health == "recovering"
-        assert alone.replica(GROUP).node.log.last_index == 7
+        assert alone.replica(GROUP).raft.health == "recovering"
+        assert alone.replica(GROUP).raft.log.last_index == 7
         follows_completely(net, alone)
 
 
@@ -87,22 +87,22 @@ def test_a_newest_entry_that_cannot_be_read_is_fetched_again(tmp_path: Path) -> 
         for _ in range(50):
             net.turn()
         node = a_follower(net)
-        last = node.replica(GROUP).node.log.last_index
+        last = node.replica(GROUP).raft.log.last_index
         node.close()
         damage(node, last)
         net.cut = {(n, node.number) for n in net.nodes}
         node.open()
         assert not node.engine.refused
-        ours = node.replica(GROUP).node
+        ours = node.replica(GROUP).raft
         assert ours.health == "repairing" and not ours.health.votes
         # That it lacks something is on the disk: a crash here does not forget it.
         net.until("on disk", lambda: not node.log.journal.queued_bytes)
         node.restart()
-        assert node.replica(GROUP).node.health == "repairing"
-        assert node.replica(GROUP).node.log.last_index == last, "it is known, but for its bytes"
+        assert node.replica(GROUP).raft.health == "repairing"
+        assert node.replica(GROUP).raft.log.last_index == last, "it is known, but for its bytes"
         net.cut = set()
         follows_completely(net, node)
-        net.until("whole", lambda: node.replica(GROUP).node.health.votes)
+        net.until("whole", lambda: node.replica(GROUP).raft.health.votes)
 
 
 @pytest.mark.parametrize("trouble", [NotReady("too many open files"), StoreBroken("a row")])
@@ -180,7 +180,7 @@ def test_offsets_by_time_look_at_messages_only(tmp_path: Path) -> None:
             while not other.replica(GROUP).is_ready:
                 net.turn()
         replica = net.leader(GROUP).replica(GROUP)
-        found = [replica.read(i, i, 1)[0] for i in range(1, replica.node.log.last_index + 1)]
+        found = [replica.read(i, i, 1)[0] for i in range(1, replica.raft.log.last_index + 1)]
         times = [entry[t.TIME] for entry in found if entry[t.TYPE] == t.DATA]
         assert len(times) == 12
         for at, time_ms in enumerate(times):

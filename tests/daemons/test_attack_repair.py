@@ -40,12 +40,12 @@ def test_who_has_it_gives_it_though_it_does_not_know_that_it_is_committed(tmp_pa
         three.close()
         item = t.Proposal(1, 1, t.DATA, bytes(1000))
         last = one.engine.propose(one.replica(GROUP), [item])
-        while one.replica(GROUP).node.applied_index < last:
+        while one.replica(GROUP).raft.applied_index < last:
             two.turn()
             net.clock.now += 10
             one.turn()
             time.sleep(0.0005)
-        assert two.replica(GROUP).node.commit_index < last
+        assert two.replica(GROUP).raft.commit_index < last
         one.close()
         two.close()
         one.open()  # from now on the entry is on disk alone
@@ -54,9 +54,9 @@ def test_who_has_it_gives_it_though_it_does_not_know_that_it_is_committed(tmp_pa
         kit.damage(one, last)
         one.restart()
         two.open()
-        assert one.replica(GROUP).node.health == "repairing"
-        assert two.replica(GROUP).node.commit_index < last
-        net.until("it came", lambda: one.replica(GROUP).node.health.votes, 1500)
+        assert one.replica(GROUP).raft.health == "repairing"
+        assert two.replica(GROUP).raft.commit_index < last
+        net.until("it came", lambda: one.replica(GROUP).raft.health.votes, 1500)
         net.write(3, GROUP)
         assert kit.payloads(one) == kit.payloads(two)
         assert not path.exists() or not one.engine.repair.lost_entries
@@ -82,15 +82,15 @@ def test_a_start_with_more_damage_than_readers_remember(
         for _ in range(2):
             node.restart()
             assert (
-                node.replica(GROUP).node.health == "repairing"
-                and node.replica(OTHER).node.health == "repairing"
+                node.replica(GROUP).raft.health == "repairing"
+                and node.replica(OTHER).raft.health == "repairing"
             )
 
 
 def segments_of(node: Node, group: int = GROUP) -> dict[int, int]:
     """A segment -> an entry in it, but not of the newest."""
     found: dict[int, int] = {}
-    log = node.replica(group).node.log
+    log = node.replica(group).raft.log
     for index in range(2, log.last_index + 1):  # the first one is empty
         row = node.log.index.row(group, index)
         assert row is not None
@@ -194,7 +194,7 @@ def test_more_is_missing_than_readers_remember(
         assert told["groups"] == [GROUP, OTHER] and "entries of 2 groups" in told["state"]
         net.cut = set()
         for group in (GROUP, OTHER):
-            net.until("whole", lambda of=group: node.replica(of).node.health.votes, 6000)
+            net.until("whole", lambda of=group: node.replica(of).raft.health.votes, 6000)
             whole = next(one for one in net.nodes.values() if one is not node)
             assert kit.payloads(node, group) == kit.payloads(whole, group)
         assert not repair.damage_report()
@@ -220,7 +220,7 @@ def test_an_entry_that_is_of_the_log_no_more_is_not_taken(
         entry = leader.replica(GROUP).read(LOST, LOST, 1)[0]
         alone(net, node)
         kit.damage_and_notice(net, [node])
-        log = node.replica(GROUP).node.log
+        log = node.replica(GROUP).raft.log
         monkeypatch.setattr(type(log), "has", lambda self, index, term: False)
         ours, theirs = node.replica(GROUP).replica_id, leader.replica(GROUP).replica_id
         node.engine.repair.receive_entry(EntryReply(GROUP, theirs, ours, 1, entry))
@@ -235,7 +235,7 @@ def persisted_and_not_committed(net: EngineNet, node: Node, count: int) -> int:
     leader = net.leader(GROUP)
     items = [t.Proposal(1, 1, t.DATA, bytes(1000)) for _ in range(count)]
     last = leader.engine.propose(leader.replica(GROUP), items) + count - 1
-    log = node.replica(GROUP).node.log
+    log = node.replica(GROUP).raft.log
     while log.persisted_index < last:
         net.clock.now += 10
         leader.turn()
@@ -253,25 +253,25 @@ def test_an_entry_that_turns_bad_before_it_is_applied(tmp_path: Path) -> None:
         last = persisted_and_not_committed(net, node, 5)
         node.restart()  # from now on the entries are on disk alone
         replica = node.replica(GROUP)
-        assert replica.node.commit_index < last - 4
+        assert replica.raft.commit_index < last - 4
         kit.damage(node, last - 2)
         others = [one for one in net.nodes.values() if one is not node]
         given = [one.engine.repair.serve_entries for one in others]
         for one in others:
             one.engine.repair.serve_entries = lambda ask: None  # type: ignore[method-assign]
         net.cut = set()
-        net.until("held up", lambda: replica.node.health == "repairing")
+        net.until("held up", lambda: replica.raft.health == "repairing")
         assert replica.has_unapplied
-        net.until("all before it", lambda: replica.node.applied_index == last - 3)
+        net.until("all before it", lambda: replica.raft.applied_index == last - 3)
         for _ in range(100):
             net.turn()
-        assert replica.node.applied_index == replica.machine.applied_index == last - 3
-        assert replica.node.log.memory_first > last - 2, "it is on disk alone"
+        assert replica.raft.applied_index == replica.machine.applied_index == last - 3
+        assert replica.raft.log.memory_first > last - 2, "it is on disk alone"
         for one, gives in zip(others, given, strict=True):
             one.engine.repair.serve_entries = gives  # type: ignore[method-assign]
-        net.until("applied", lambda: replica.node.applied_index >= last)
-        net.until("whole", lambda: replica.node.health.votes)
-        assert replica.machine.applied_index == replica.node.applied_index
+        net.until("applied", lambda: replica.raft.applied_index >= last)
+        net.until("whole", lambda: replica.raft.health.votes)
+        assert replica.machine.applied_index == replica.raft.applied_index
         net.write(3, GROUP)
         net.wait_until_settled(GROUP)
         assert kit.payloads(node) == kit.payloads(leader)
@@ -389,7 +389,7 @@ def test_the_last_room_of_a_full_disk_is_not_for_repair(
                 lambda: repair.damaged_segments and "room" in repair.damage_report()[0]["state"],
             )
             net.until("the entry is back", lambda: node.engine.counts["entries_repaired_total"])
-            net.until("it counts", lambda: node.replica(GROUP).node.health.votes)
+            net.until("it counts", lambda: node.replica(GROUP).raft.health.votes)
             node.engine.remove(OTHER)
             net.until("a deletion goes on", lambda: not node.engine.removals_in_progress)
             assert not journal.writer.out_of_room and path.exists()

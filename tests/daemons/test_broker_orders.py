@@ -86,7 +86,7 @@ def test_wanted_groups_are_made(world: World) -> None:
     answer(world, orders(version=9, wanted=[mine, second, others], brokers=brokers))
     assert set(world.engine.replicas) == {GROUP, 5, 6}
     made = world.engine.replicas[5]
-    assert made.node.config.voters == tuple(t.replica_id(n, i) for n, i in ((1, 7), (2, 8), (3, 9)))
+    assert made.raft.config.voters == tuple(t.replica_id(n, i) for n, i in ((1, 7), (2, 8), (3, 9)))
     assert made.about == protocol.pack(["events", 2, 40, {"message_bytes_max": 100}])
     assert (made.campaigns, world.engine.replicas[6].campaigns) == (1, 0)
     assert world.engine.peers == {("broker", 2): "two:2"}

@@ -82,8 +82,8 @@ def test_founders_vote_and_whoever_joins_does_not_yet(world: World) -> None:
     joins = wanted_row(6, [[2, 8], [1, 7], [3, 9]], leaving=[[4, 3]], moved=8)
     answer(world, orders(version=9, wanted=[founder, joins]))
     made = world.engine.replicas
-    assert made[5].node.config == t.Config((name(2, 8), name(1, 7), name(3, 9)))
-    assert made[6].node.config == t.Config((name(2, 8), name(3, 9), name(4, 3)), (name(1, 7),))
+    assert made[5].raft.config == t.Config((name(2, 8), name(1, 7), name(3, 9)))
+    assert made[6].raft.config == t.Config((name(2, 8), name(3, 9), name(4, 3)), (name(1, 7),))
     assert made[6].campaigns == 0
 
 
@@ -94,8 +94,8 @@ def test_a_founder_that_is_made_late_founds_with_those_of_its_time(world: World)
     founders = [[group, [[2, 8], [1, 7], [3, 9]]] for group in (5, 6)]
     answer(world, orders(version=9, wanted=[row, other], founders=founders))
     made = world.engine.replicas
-    assert made[5].node.config == t.Config((name(2, 8), name(1, 7), name(3, 9)))
-    assert made[6].node.config.learners == (name(1, 13),)  # drawn later: it joins
+    assert made[5].raft.config == t.Config((name(2, 8), name(1, 7), name(3, 9)))
+    assert made[6].raft.config.learners == (name(1, 13),)  # drawn later: it joins
 
 
 def test_a_leaving_member_is_told_but_makes_nothing(world: World) -> None:
@@ -224,9 +224,9 @@ def test_r2_one_that_was_before_is_not_taken_for_one_that_is_lost(world: World) 
 
 def test_r2_who_waits_in_vain_for_a_newer_term_is_replaced(world: World) -> None:
     """Of two voters: the other one leads, and without this one nobody can be elected again."""
-    node = world.replica.node
+    raft = world.replica.raft
     own = [GROUP, world.replica.replica_id & 0xFFFFFFFF]
-    node.health, node.config = ReplicaHealth.RECOVERING, t.Config((own[1], name(2, 7)))
+    raft.health, raft.config = ReplicaHealth.RECOVERING, t.Config((own[1], name(2, 7)))
 
     def lost_after(ms: int) -> Any:
         for _ in range(ms // 1000):
@@ -237,24 +237,24 @@ def test_r2_who_waits_in_vain_for_a_newer_term_is_replaced(world: World) -> None
     assert lost_after(60_000) == [], "nobody leads"
     world.replica.leader_node = 2
     assert lost_after(29_000) == []
-    node.term = 2
+    raft.term = 2
     assert lost_after(60_000) == [], "a newer term came"
-    node.started_term = 2
+    raft.started_term = 2
     assert lost_after(32_000) == [own]
-    node.config = t.Config((own[1], name(2, 7), name(3, 8)))
+    raft.config = t.Config((own[1], name(2, 7), name(3, 8)))
     assert lost_after(60_000) == [], "the leader makes way as soon as the third one is there"
-    node.config = t.Config((own[1], name(2, 7)))
+    raft.config = t.Config((own[1], name(2, 7)))
     assert lost_after(32_000) == [own]
-    node.health = ReplicaHealth.HEALTHY
+    raft.health = ReplicaHealth.HEALTHY
     assert lost_after(1000) == []
 
 
 def test_r2_the_managers_are_told_who_can_not_vote(world: World) -> None:
     own = [GROUP, world.replica.replica_id & 0xFFFFFFFF]
     assert later(world)[0][2]["voteless"] == []
-    world.replica.node.health = ReplicaHealth.RECOVERING
+    world.replica.raft.health = ReplicaHealth.RECOVERING
     assert later(world)[0][2]["voteless"] == [own]
-    world.replica.node.health = ReplicaHealth.REPAIRING
+    world.replica.raft.health = ReplicaHealth.REPAIRING
     assert later(world)[0][2]["voteless"] == [own]
 
 
@@ -269,7 +269,7 @@ def test_one_that_only_can_not_serve_is_not_lost(world: World) -> None:
 
 def lead(world: World, group: int, members: t.Config) -> FakeReplica:
     made = world.engine.replicas[group]
-    made.node.config = members
+    made.raft.config = members
     world.engine.lead(made)
     return made
 
@@ -285,7 +285,7 @@ def test_a_leader_changes_its_group_as_it_is_ordered(world: World) -> None:
     answer(world, orders(version=10, wanted=[moved]))
     look(world)
     assert world.engine.changes == [(5, t.Config(config.voters, (name(4, 12),)))]
-    made.node.configs.current_index = made.node.commit_index + 1
+    made.raft.configs.current_index = made.raft.commit_index + 1
     look(world)
     assert len(world.engine.changes) == 1, "one change at a time (R14)"
 
@@ -305,7 +305,7 @@ def test_members_are_told_when_they_are_committed_and_by_the_leader(world: World
     assert members_in(world, 5) is None
     made = lead(world, 5, t.Config((name(1, 7), name(2, 8)), (name(3, 9),)))
     assert members_in(world, 5) == [[1, 7, True], [2, 8, True], [3, 9, False]]
-    made.node.configs.current_index = made.node.commit_index + 1
+    made.raft.configs.current_index = made.raft.commit_index + 1
     world.broker.manager_link.touch(5)
     assert members_in(world, 5) is None
 

@@ -59,7 +59,7 @@ def rolled_back(net: EngineNet, folder: Path) -> int:
         net.nodes[number].open()
     net.write(MORE, GROUP)
     net.wait_until_settled(GROUP)
-    committed = net.nodes[1].replica(GROUP).node.commit_index
+    committed = net.nodes[1].replica(GROUP).raft.commit_index
     for node in net.nodes.values():
         node.close()
     for number in (2, 3):
@@ -110,18 +110,18 @@ def test_it_neither_votes_nor_answers(tmp_path: Path) -> None:
         one.open()
         net.until("closed", lambda: is_closed(one))
         leader = net.leader(GROUP)
-        node = leader.replica(GROUP).node
+        raft = leader.replica(GROUP).raft
         net.nodes[5 - leader.number].close()  # the other one of the two
-        before, term = node.commit_index, node.term
+        before, term = raft.commit_index, raft.term
         leader.engine.propose(leader.replica(GROUP), [t.Proposal(1, net.clock.wall, t.DATA, b"x")])
         for _ in range(100):
             net.turn()
-        assert node.commit_index == before  # it does not count
+        assert raft.commit_index == before  # it does not count
         leader.engine.host.touch(GROUP)
-        node.step_down(net.clock.now, leader.engine.host.out)
+        raft.step_down(net.clock.now, leader.engine.host.out)
         for _ in range(300):
             net.turn()
-        assert node.term == term and not leader.replica(GROUP).is_leader  # not even a pre-vote
+        assert raft.term == term and not leader.replica(GROUP).is_leader  # not even a pre-vote
         assert is_closed(one)
 
 
@@ -147,12 +147,12 @@ def test_what_it_alone_has_is_kept_when_another_replica_takes_its_place(tmp_path
         new = t.replica_id(1, 2)
         one.engine.create(GROUP, new, voters, [new], protocol.pack(["t", 0, 1, {}]))
         leader = net.leader(GROUP)
-        node = leader.replica(GROUP).node
+        raft = leader.replica(GROUP).raft
         for voting, learning in ((voters, []), (voters, [new]), ([*voters, new], [])):
             if new in voting:
-                net.until("filled", lambda: node.leading.is_caught_up(new, net.clock.now))
+                net.until("filled", lambda: raft.leading.is_caught_up(new, net.clock.now))
             leader.engine.change(leader.replica(GROUP), t.Config(tuple(voting), tuple(learning)))
-            net.until("in force", lambda: node.commit_index >= node.configs.current_index)
+            net.until("in force", lambda: raft.commit_index >= raft.configs.current_index)
         others_go_on(net)
         net.wait_until_settled(GROUP)
         net.until("stored", lambda: is_stored(one))
@@ -282,7 +282,7 @@ def test_other_entries_at_the_same_places_in_the_same_term_are_found_out(
         net.write(1, GROUP, size=96)
         one, two = net.nodes[1], net.nodes[2]
         one.open()
-        ours, theirs = (at.replica(GROUP).node.log for at in (one, net.leader(GROUP)))
+        ours, theirs = (at.replica(GROUP).raft.log for at in (one, net.leader(GROUP)))
         assert (ours.last_index, ours.last_term) == (theirs.last_index, theirs.last_term)
         assert ours.last_chain != theirs.last_chain
         if third_leads:

@@ -117,7 +117,7 @@ def test_what_can_not_be_applied_closes_its_group_until_a_start_that_can(
 def test_a_trouble_of_all_ends_the_daemon(tmp_path: Path, where: str, error: Exception) -> None:
     with EngineNet(tmp_path, 3, CONFIG) as net:
         one = filled(net)
-        net.until("saved", lambda: saved(one) == one.replica(GROUP).node.applied_index)
+        net.until("saved", lambda: saved(one) == one.replica(GROUP).raft.applied_index)
         faulty(one, **{where: error})
         with pytest.raises(type(error)):
             one.restart()
@@ -134,7 +134,7 @@ def test_a_state_that_can_not_be_loaded_keeps_no_other_group_from_starting(
 ) -> None:
     with EngineNet(tmp_path, 3, CONFIG) as net:
         one = filled(net)
-        net.until("saved", lambda: saved(one) == one.replica(GROUP).node.applied_index)
+        net.until("saved", lambda: saved(one) == one.replica(GROUP).raft.applied_index)
         faulty(one, load=error)
         one.restart()
         assert is_closed(one) and repr(error) in one.engine.refused[GROUP]
@@ -175,12 +175,12 @@ def test_a_snapshot_that_can_not_be_taken_over_closes_its_group_and_is_not_logge
         faulty(late, restore=error)
         late.restart()
         net.wait_until_settled(GROUP)
-        had = late.replica(GROUP).node.applied_index
+        had = late.replica(GROUP).raft.applied_index
         net.cut = {(n, late.number) for n in net.nodes}
         net.write(20, GROUP)
         others = [one for one in net.nodes.values() if one is not late]
         for node in others:
-            net.until("all", lambda at=node: at.replica(GROUP).node.applied_index >= had + 20)
+            net.until("all", lambda at=node: at.replica(GROUP).raft.applied_index >= had + 20)
             start_log_behind(node, 20)
         net.cut = set()
         net.until("closed", lambda: is_closed(late))
@@ -206,8 +206,8 @@ def test_what_follows_a_snapshot_that_was_not_taken_over_is_not_logged(tmp_path:
         one.restart()
         net.write(1, GROUP)
         replica, last = one.replica(GROUP), one.log.journal.group(GROUP).last_index
-        replica.node.applied_index = 99
-        snapshot = t.Snapshot(99, 9, replica.node.config, 100, 9, 99, 0, b"")
+        replica.raft.applied_index = 99
+        snapshot = t.Snapshot(99, 9, replica.raft.config, 100, 9, 99, 0, b"")
         entry = (100, 9, 99, 1, 0, t.DATA, 0, b"x")
         one.engine._persist([t.PersistSnapshot(GROUP, snapshot), t.PersistEntries(GROUP, [entry])])
         assert one.log.journal.group(GROUP).last_index == last
@@ -238,8 +238,8 @@ def test_nothing_is_saved_of_a_group_that_broke(tmp_path: Path) -> None:
         one.restart()
         net.wait_until_settled(GROUP)
         replica, engine = one.replica(GROUP), one.engine
-        net.until("saved", lambda: saved(one) == replica.node.applied_index)
-        before = replica.node.applied_index
+        net.until("saved", lambda: saved(one) == replica.raft.applied_index)
+        before = replica.raft.applied_index
         replica.machine.fails = {"apply": KeyError("x")}  # type: ignore[attr-defined]
         net.write(1, GROUP)
         net.until("broken", lambda: GROUP in engine.host.broken or is_closed(one))

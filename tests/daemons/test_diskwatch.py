@@ -37,7 +37,7 @@ def test_a_full_disk_is_no_stall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         net.create()
         net.write(3)
         leader = net.leader()
-        term = leader.replica().node.term
+        term = leader.replica().raft.term
         with monkeypatch.context() as patch:
             fill_disk(leader, patch)
             for _ in range(40):  # more than the open segment and the next one hold
@@ -46,14 +46,14 @@ def test_a_full_disk_is_no_stall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             net.until("the log waits for room", lambda: writer.out_of_room)
             for _ in range(10 * STALL_MS // 50):
                 net.turn(50)
-            assert leader.replica().is_leader and leader.replica().node.term == term
+            assert leader.replica().is_leader and leader.replica().raft.term == term
             assert leader.engine.counts["disk_full_total"] == 1
             assert not leader.engine.counts["disk_stalls_total"]
             with pytest.raises(errors.DiskFull):
                 propose(leader, 100)
             with pytest.raises(errors.DiskFull):
                 leader.engine.disk.check_room_for_commands()
-        applied = leader.replica().node
+        applied = leader.replica().raft
         net.until("all is written by itself", lambda: applied.applied_index >= last)
         net.until("room again", lambda: not leader.log.journal.space_low)
         assert applied.term == term and not leader.engine.counts["disk_stalls_total"]
@@ -70,7 +70,7 @@ def test_a_silent_disk_makes_way(tmp_path: Path) -> None:
         net.until("another leads", lambda: not leader.replica().is_leader, 300)
         assert leader.engine.counts["disk_stalls_total"] == 1
         leader.holds_reports = False
-        net.until("well again", lambda: leader.replica().node.may_lead)
+        net.until("well again", lambda: leader.replica().raft.may_lead)
 
 
 def test_below_the_soft_limit_commands_go_on(

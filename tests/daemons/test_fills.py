@@ -33,7 +33,7 @@ def test_p4_a_new_replica_is_filled_at_a_pace(tmp_path: Path) -> None:
         filled(net)
         join(net)
         began = net.clock.now
-        net.until("it has a part", lambda: net.nodes[4].replica().node.log.last_index > COUNT // 2)
+        net.until("it has a part", lambda: net.nodes[4].replica().raft.log.last_index > COUNT // 2)
         net.until("it has all", lambda: has(net, 4) >= COUNT, 20_000)
         took_ms = net.clock.now - began
         at_pace_ms = COUNT * SIZE * 1000 // RATE
@@ -90,7 +90,7 @@ def test_p4_a_new_replica_of_a_group_that_grows_faster_than_the_pace_gets_there(
             node.engine.fill_bytes_per_s = RATE // 10
         join(net)
         began, written = net.clock.now, 0
-        while net.nodes[4].replica().node.log.last_index < COUNT:
+        while net.nodes[4].replica().raft.log.last_index < COUNT:
             passed_ms = net.clock.now - began
             assert passed_ms < 20_000, "at the pace alone it would take 30 s"
             if written * 1000 < RATE // 2 * passed_ms:
@@ -110,4 +110,4 @@ def join(net: EngineNet) -> None:
 
 
 def has(net: EngineNet, number: int) -> int:
-    return net.nodes[number].replica().node.log.persisted_index
+    return net.nodes[number].replica().raft.log.persisted_index

@@ -126,12 +126,12 @@ def test_all_others_have_to_be_there_and_new(told: list[dict[str, Any]]) -> None
         told.append({"event": event} | about)
 
     founding, cluster_view = MetadataFounding(1, [1, 2, 3], tell), ClusterView()
-    replica = cast(Any, SimpleNamespace(node=node_of()))
+    replica = cast(Any, SimpleNamespace(raft=node_of()))
     assert is_log_empty(replica)
 
     def may(now: int) -> bool:
         founding.update(replica, cluster_view, now)
-        return bool(replica.node.may_found)
+        return bool(replica.raft.may_found)
 
     assert not may(1000) and founding.missing_managers == [2, 3]
     beat(cluster_view, 2, 1100, blank=True)
@@ -143,24 +143,24 @@ def test_all_others_have_to_be_there_and_new(told: list[dict[str, Any]]) -> None
     beat(cluster_view, 3, 7000, blank=True)
     assert may(7100)
     assert not may(7001 + MANAGER_SILENT_AFTER_MS), "what it was some time ago is no proof"
-    replica.node.log.make([Proposal(0, 0, NOOP, b"")], 1)
+    replica.raft.log.make([Proposal(0, 0, NOOP, b"")], 1)
     assert may(60_000) and not founding.missing_managers and len(told) == 1
 
 
 def test_one_manager_alone_founds_at_once() -> None:
     founding = MetadataFounding(1, [1], lambda *_, **__: None)
-    replica = cast(Any, SimpleNamespace(node=node_of()))
+    replica = cast(Any, SimpleNamespace(raft=node_of()))
     founding.update(replica, ClusterView(), 10)
-    assert replica.node.may_found
+    assert replica.raft.may_found
 
 
 def test_a_manager_without_entries_beats_quickly_and_says_so() -> None:
     cluster = ManagerCluster(managers=3, leads=False)
-    cluster.replica.node.log.last_index = 0
+    cluster.replica.raft.log.last_index = 0
     cluster.engine.sent.clear()
     for _ in range(10):
         cluster.engine.now += EMPTY_LOG_HEARTBEAT_INTERVAL_MS
         cluster.manager.tick(cluster.engine.now)
     beats = [envelope[3]["blank"] for peer, envelope in cluster.engine.sent if peer[1] == 2]
     assert len(beats) >= 9 and all(beats[1:])
-    assert not cluster.replica.node.may_found
+    assert not cluster.replica.raft.may_found

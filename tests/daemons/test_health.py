@@ -37,8 +37,8 @@ FACTS = {
 
 
 def set_health(replica: Replica, state: str) -> None:
-    node = replica.node
-    node._may_miss_entries, node._has_unreadable_entries = FACTS[state][:2]
+    raft = replica.raft
+    raft._may_miss_entries, raft._has_unreadable_entries = FACTS[state][:2]
     replica.repair_problem, replica.recovery_problem = FACTS[state][2:]
     assert replica.health == state
 
@@ -216,17 +216,17 @@ def health_changes(world: World) -> list[tuple[str, str]]:
 
 def test_a_recovery_stalls_and_goes_on(world: World) -> None:
     changes = health_changes(world)
-    node, own = world.replica.node, world.replica.replica_id & 0xFFFFFFFF
-    node.health = ReplicaHealth.RECOVERING
-    node.config = t.Config((world.replica.replica_id, t.replica_id(2, 7)))
-    world.replica.leader_node, node.started_term = 2, node.term
+    raft, own = world.replica.raft, world.replica.replica_id & 0xFFFFFFFF
+    raft.health = ReplicaHealth.RECOVERING
+    raft.config = t.Config((world.replica.replica_id, t.replica_id(2, 7)))
+    world.replica.leader_node, raft.started_term = 2, raft.term
     world.replica.note_health(world.engine.report)  # as the engine does when it opens a replica
     assert later(world)[0][2]["health"] == [[OWN, own, "recovering"]]
     world.engine.now += 31_000
     state = later(world)[0][2]
     assert state["health"] == [[OWN, own, "recovery-stalled"]]
     assert state["lost"] == state["voteless"] == [[OWN, own]], "for older managers"
-    node.term += 1
+    raft.term += 1
     assert later(world)[0][2]["health"] == [[OWN, own, "recovering"]]
     stalled = "recovery-stalled"
     assert changes[:2] == [("start", "recovering"), ("recovering", stalled)]

@@ -83,7 +83,7 @@ def test_in_the_open_segment(tmp_path: Path, header: bool) -> None:
     with EngineNet(tmp_path, 3, CONFIG) as net:
         write_segments(net)
         node = follower(net)
-        last = node.replica(GROUP).node.log.last_index
+        last = node.replica(GROUP).raft.log.last_index
         path = damage(node, last, header=header)
         assert node.log.journal.end[0] == place_of(node, last)[1].segment
         node.engine.scrub_bytes_per_s = SCRUB
@@ -98,7 +98,7 @@ def test_found_on_start(tmp_path: Path, header: bool, end: str) -> None:
     with EngineNet(tmp_path, 3, CONFIG) as net:
         write_segments(net)
         node = follower(net)
-        index = LOST if end == "sealed" else node.replica(GROUP).node.log.last_index
+        index = LOST if end == "sealed" else node.replica(GROUP).raft.log.last_index
         node.close()
         node.open()  # from now on entries are on disk alone
         path = damage(node, index, header=header)
@@ -107,8 +107,8 @@ def test_found_on_start(tmp_path: Path, header: bool, end: str) -> None:
         node.open()
         if end == "open":
             assert not node.engine.refused and not node.log.journal.recovered.unknown_loss
-            assert node.replica(GROUP).node.health == "repairing"
-            assert node.replica(OTHER).node.health.votes
+            assert node.replica(GROUP).raft.health == "repairing"
+            assert node.replica(OTHER).raft.health.votes
         net.cut = set()
         node.engine.scrub_bytes_per_s = SCRUB
         wait_until_repaired(net, node, path)
@@ -146,7 +146,7 @@ def test_entries_in_memory_are_written_again_at_once(tmp_path: Path) -> None:
         write_segments(net)
         net.write(3, GROUP)
         forget_not = follower(net)
-        last = forget_not.replica(GROUP).node.log.last_index
+        last = forget_not.replica(GROUP).raft.log.last_index
         net.until("stored", lambda: is_stored(forget_not))
         net.cut = {(n, forget_not.number) for n in net.nodes}
         path = damage(forget_not, last)
@@ -174,11 +174,11 @@ def test_who_lacks_something_neither_votes_nor_counts(tmp_path: Path) -> None:
         for _ in range(20):
             net.turn()
         net.cut |= {(third.number, leader.number), (leader.number, third.number)}
-        before = leader.replica(GROUP).node.commit_index
+        before = leader.replica(GROUP).raft.commit_index
         leader.engine.propose(leader.replica(GROUP), [t.Proposal(1, 1, t.DATA, bytes(100))])
         for _ in range(100):
             net.turn()
-        assert leader.replica(GROUP).node.commit_index == before
+        assert leader.replica(GROUP).raft.commit_index == before
         assert not node.replica(GROUP).is_leader
 
 
@@ -193,16 +193,16 @@ def test_a_leader_that_lacks_something_does_not_count_itself(tmp_path: Path) -> 
         node.engine.repair.serve_entries = lambda ask: None  # type: ignore[method-assign]
         damage_and_notice(net, [leader])
         replica = leader.replica(GROUP)
-        before, last = replica.node.commit_index, replica.node.log.last_index
+        before, last = replica.raft.commit_index, replica.raft.log.last_index
         leader.engine.propose(replica, [t.Proposal(1, 1, t.DATA, bytes(100))])
-        ours = node.replica(GROUP).node.log
+        ours = node.replica(GROUP).raft.log
         net.until("on both disks", lambda: ours.persisted_index > last, 60)
         for _ in range(5):
             net.turn()
-        assert replica.is_leader and replica.node.commit_index == before
+        assert replica.is_leader and replica.raft.commit_index == before
         node.engine.repair.serve_entries = gives  # type: ignore[method-assign]
-        net.until("whole", lambda: replica.node.health.votes)
-        net.until("committed", lambda: replica.node.commit_index > before)
+        net.until("whole", lambda: replica.raft.health.votes)
+        net.until("committed", lambda: replica.raft.commit_index > before)
 
 
 def test_the_same_entry_lost_on_a_majority(tmp_path: Path) -> None:
@@ -228,10 +228,10 @@ def test_the_same_entry_lost_on_a_majority(tmp_path: Path) -> None:
         assert stands()
         net.write(3, OTHER)
         for one in rest:  # a restart forgets nothing of it
-            ends[one.number] = one.replica(GROUP).node.log.last_index
+            ends[one.number] = one.replica(GROUP).raft.log.last_index
             one.restart()
-            assert one.replica(GROUP).node.health == "repairing"
-            assert one.replica(GROUP).node.log.last_index == ends[one.number]
+            assert one.replica(GROUP).raft.health == "repairing"
+            assert one.replica(GROUP).raft.log.last_index == ends[one.number]
         for _ in range(300):
             net.turn()
         assert stands()
@@ -258,7 +258,7 @@ def test_a_leader_hands_over_what_it_lacks_for_long(tmp_path: Path) -> None:
         lose_at = leader.replica(GROUP)
         with pytest.raises(errors.NotReady):
             lose_at.read(LOST, LOST, 1)
-        net.until("lacking", lambda: lose_at.node.health == "repairing")
+        net.until("lacking", lambda: lose_at.raft.health == "repairing")
         assert asked and lose_at.is_leader
         net.until("made way", lambda: not lose_at.is_leader, 2000)
 
@@ -296,7 +296,7 @@ def test_an_entry_that_retention_took_is_not_taken(tmp_path: Path) -> None:
         net.until("on disk", lambda: is_stored(node))
         node.close()
         node.open()
-        assert node.replica(GROUP).node.log.first_index == LOST + 1
+        assert node.replica(GROUP).raft.log.first_index == LOST + 1
 
 
 def test_a_beat_tells_of_no_more_damage_than_managers_hear(tmp_path: Path) -> None:
@@ -329,14 +329,14 @@ def test_what_is_asked_of_whom(tmp_path: Path) -> None:
         sent: list[object] = []
         leader.send_repair_messages = sent.append  # type: ignore[method-assign,assignment]
         replica = leader.replicas[GROUP]
-        others = [one for one in replica.node.config.members if one != replica.replica_id]
+        others = [one for one in replica.raft.config.members if one != replica.replica_id]
 
         def ask(who: int, at: list[int]) -> None:
             leader.repair.serve_entries(EntriesRequest(GROUP, who, replica.replica_id, 1, at))
 
         net.cut = set(net.directions())
         leader.propose(replica, [t.Proposal(1, 1, t.DATA, bytes(100))])
-        log, at = replica.node.log, replica.node.commit_index + 1
+        log, at = replica.raft.log, replica.raft.commit_index + 1
         net.until("on the own disk alone", lambda: log.persisted_index == at, 40)
         ask(t.replica_id(9, 9), [LOST])
         ask(others[0], [0, at + 1, 1 << 40])
@@ -380,11 +380,11 @@ def test_a_bit_in_the_last_records_stops_nobody_for_long(tmp_path: Path) -> None
             if away:
                 third.close()
             node.open()
-            assert any(one.node.health == "recovering" for one in node.engine.replicas.values())
+            assert any(one.raft.health == "recovering" for one in node.engine.replicas.values())
             if away:
                 for _ in range(500):
                     net.turn()
-                assert any(one.node.health == "recovering" for one in node.engine.replicas.values())
+                assert any(one.raft.health == "recovering" for one in node.engine.replicas.values())
                 third.open()
             since = net.clock.now
             net.until("it counts", lambda: not waits(node), 500)
@@ -413,4 +413,4 @@ def spoil_the_end(net: EngineNet, node: Node) -> None:
 
 def waits(node: Node) -> bool:
     """Some replica there does not count."""
-    return any(not one.node.health.votes for one in node.engine.replicas.values())
+    return any(not one.raft.health.votes for one in node.engine.replicas.values())

@@ -29,9 +29,9 @@ def change(net: EngineNet, voters: list[int], learners: list[int]) -> None:
     def done() -> bool:
         leader = net.leader()
         replica = leader.replica()
-        node = replica.node
-        if node.config == wanted:
-            return bool(node.configs.current_index <= node.commit_index)
+        raft = replica.raft
+        if raft.config == wanted:
+            return bool(raft.configs.current_index <= raft.commit_index)
         try:
             leader.engine.change(replica, wanted)
         except errors.NotReady:
@@ -49,8 +49,8 @@ def join(node: Node, incarnation: int, others: list[int]) -> Replica:
 
 
 def is_filled(net: EngineNet, node: Node) -> bool:
-    leader = net.leader().replica().node
-    return bool(node.replica().node.log.persisted_index >= leader.commit_index)
+    leader = net.leader().replica().raft
+    return bool(node.replica().raft.log.persisted_index >= leader.commit_index)
 
 
 def messages(node: Node) -> int:
@@ -79,7 +79,7 @@ def test_p4_r18_a_replica_joins_is_filled_and_votes(net: EngineNet) -> None:
     change(net, [A, B, C], [D])
     fourth = net.nodes[4]
     made = join(fourth, 1, [A, B, C])
-    assert not made.node.is_voter
+    assert not made.raft.is_voter
     net.until("it is filled", lambda: is_filled(net, fourth))
     change(net, [A, B, C, D], [])
     leader = net.leader()
@@ -140,18 +140,18 @@ def test_an_end_and_a_start_leave_nothing_applied_without_a_hint(net: EngineNet)
     """Readers of the segments know by hints alone what is committed."""
     leader = net.leader()
     net.write(3)
-    last = leader.replica().node.applied_index
+    last = leader.replica().raft.applied_index
     assert hinted(leader) < last
     leader.restart()
     assert hinted(leader) == last
     # As a crash leaves it between the store's commit and the hint: the state is ahead of the log.
     net.write(3)
-    last = net.leader().replica().node.applied_index
-    net.until("it has it too", lambda: leader.replica().node.applied_index == last)
+    last = net.leader().replica().raft.applied_index
+    net.until("it has it too", lambda: leader.replica().raft.applied_index == last)
     leader.log.journal.commit_hint = lambda *_: 0  # type: ignore[method-assign, assignment]
     leader.restart()
     net.cut = set(net.directions())
-    assert hinted(leader) < leader.replica().node.applied_index == last
+    assert hinted(leader) < leader.replica().raft.applied_index == last
     net.until("it has a hint", lambda: hinted(leader) == last)
 
 
@@ -165,20 +165,20 @@ def test_r15_r16_members_that_a_start_learned_from_the_log_are_saved_as_well(
     shutil.copytree(third.folder / "store", old)
     third.open()
     change(net, [A, B, C], [D])
-    with_learner = net.leader().replica().node.config
+    with_learner = net.leader().replica().raft.config
     net.write(5)
-    last = net.leader().replica().node.commit_index
+    last = net.leader().replica().raft.commit_index
     net.until("it has noted so", lambda: third.replica().commit_saved >= last)
     third.close()
     shutil.rmtree(third.folder / "store")
     shutil.copytree(old, third.folder / "store")  # power was lost, and the store's last commits
     third.open()
-    assert third.replica().node.applied_index >= last
-    assert third.replica().node.config == with_learner
+    assert third.replica().raft.applied_index >= last
+    assert third.replica().raft.config == with_learner
     net.write()
     net.until("its state is saved", lambda: saved_index(third) > last)
     third.restart()
-    assert third.replica().node.config == with_learner
+    assert third.replica().raft.config == with_learner
 
 
 def test_p4_r24_a_group_is_written_though_the_one_that_should_lead_it_can_not(
@@ -189,7 +189,7 @@ def test_p4_r24_a_group_is_written_though_the_one_that_should_lead_it_can_not(
     others = [t.replica_id(one, 1) for one in (1, 2, 3) if one != leader.number]
     members = MemberReconciler(leader.engine)
     net.until("all have all", lambda: same_state(net, 1, 2) and same_state(net, 2, 3))
-    net.nodes[t.node_of(others[0])].replica().node.may_lead = False
+    net.nodes[t.node_of(others[0])].replica().raft.may_lead = False
     members.set_wanted({GROUP: tuple(others)})
     taken = 0
     for _ in range(200):
@@ -201,7 +201,7 @@ def test_p4_r24_a_group_is_written_though_the_one_that_should_lead_it_can_not(
             )
             taken += 1
     assert taken > 150
-    net.nodes[t.node_of(others[0])].replica().node.may_lead = True
+    net.nodes[t.node_of(others[0])].replica().raft.may_lead = True
     net.until("it leads", lambda: members.tick(net.clock.now) or not leader.replica().is_leader)
 
 
@@ -213,7 +213,7 @@ def test_who_does_not_take_over_holds_up_no_other_group(
     leader = net.leader()
     others = tuple(t.replica_id(one, 1) for one in (1, 2, 3) if one != leader.number)
     net.until("all have all", lambda: same_state(net, 1, 2) and same_state(net, 2, 3))
-    net.nodes[t.node_of(others[0])].replica().node.may_lead = False
+    net.nodes[t.node_of(others[0])].replica().raft.may_lead = False
     members, other = MemberReconciler(leader.engine), leader.replica()
     members.set_wanted({GROUP: others})
     members.tick(net.clock.now)
@@ -274,8 +274,8 @@ def test_r24_who_hands_over_does_so_to_one_that_is_there(tmp_path: Path) -> None
         leader = net.leader()
         first, second = sorted(set(net.nodes) - {leader.number})
         replica = leader.replica()
-        both = replica.node.leading.followers.values()
-        last = replica.node.log.last_index
+        both = replica.raft.leading.followers.values()
+        last = replica.raft.log.last_index
         net.until("both said that they have it", lambda: {f.match_index for f in both} == {last})
         assert replica.best_successor(leader.engine.now) == first
         net.cut = {(first, leader.number), (leader.number, first)}

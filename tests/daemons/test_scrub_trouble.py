@@ -85,7 +85,7 @@ def test_synced_writes_that_read_as_zeros_are_lost_ones(tmp_path: Path) -> None:
         net.wait_until_settled(GROUP)
         kit.forget_entries_in_memory(net)
         before = kit.payloads(node)
-        path, row = kit.place_of(node, node.replica(GROUP).node.log.last_index - 1)
+        path, row = kit.place_of(node, node.replica(GROUP).raft.log.last_index - 1)
         batches = [
             one.record.position
             for one in wal_logs.records(node.folder / "wal")

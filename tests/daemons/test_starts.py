@@ -28,11 +28,11 @@ def move(net: EngineNet, index: int) -> None:
     gone = sum(row.length for row in rows if row is not None and row.count)
     item = t.Proposal(0, 0, t.COMMAND, start_command(offset, index, gone))
     at = leader.engine.propose(replica, [item])
-    net.until("applied", lambda: replica.node.applied_index >= at)
+    net.until("applied", lambda: replica.raft.applied_index >= at)
 
 
 def first_index(node: Node) -> int:
-    return node.replica().node.log.first_index
+    return node.replica().raft.log.first_index
 
 
 def others(net: EngineNet, node: Node) -> list[Node]:

@@ -29,17 +29,17 @@ def test_nobody_waits_for_one_who_has_to_catch_up(tmp_path: Path) -> None:
             net.turn(100)
         late.open()
         engine, replica = leader.engine, leader.replica()
-        net.until("heard", lambda: replica.node.is_heard(late.replica().replica_id, engine.now))
+        net.until("heard", lambda: replica.raft.is_heard(late.replica().replica_id, engine.now))
         refused = 0
-        while late.replica().node.log.last_index < replica.node.commit_index:
+        while late.replica().raft.log.last_index < replica.raft.commit_index:
             with pytest.raises(errors.NotReady, match="lags behind"):
                 engine.transfer(replica, late.number, at_once=True)
             refused += 1
             engine.propose(replica, [t.Proposal(1, 1, t.DATA, bytes(100))])
             net.turn()
         assert refused
-        name, node = late.replica().replica_id, replica.node
-        net.until("it has all", lambda: node.leading.is_caught_up(name, engine.now))
+        name, raft = late.replica().replica_id, replica.raft
+        net.until("it has all", lambda: raft.leading.is_caught_up(name, engine.now))
         engine.transfer(replica, late.number, at_once=True)
         net.until("it leads", lambda: net.leader() is late)
 

@@ -75,11 +75,11 @@ def bug_snapshot_of_what_is_not_applied() -> list[Any]:
     """R20: a snapshot is labelled with the commit index, not with what was applied (Redpanda)."""
 
     def make(self: Replica) -> t.Snapshot:
-        log, index = self.node.log, self.node.log.last_index
+        log, index = self.raft.log, self.raft.log.last_index
         return t.Snapshot(
             index,
             log.term(index),
-            self.node.configs.current,
+            self.raft.configs.current,
             log.first_index,
             log.start_term,
             log.start_offset,

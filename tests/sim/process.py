@@ -110,14 +110,14 @@ class Process:
                 raise error.__cause__ from error
             self._retire(group, str(error))
             return
-        self.world.checkers.restarted(replica.node)
+        self.world.checkers.restarted(replica.raft)
         self._add(replica)
         self.starts.mend(replica)
 
     def _add(self, replica: Replica) -> None:
         self.replicas[replica.uid] = replica
-        self.durable.restored(replica.node)
-        self.host.add(replica.node)
+        self.durable.restored(replica.raft)
+        self.host.add(replica.raft)
         replica.note_health(self.report)
 
     def create(self, uid: int, replica: int, config: t.Config) -> None:
@@ -146,11 +146,11 @@ class Process:
         """Reclaim comes when the world says so."""
 
     def transfer(self, replica: Replica, number: int) -> None:
-        for member in replica.node.config.voters:
+        for member in replica.raft.config.voters:
             if t.node_of(member) == number:
                 self.host.touch(replica.uid)
                 with raft_errors_translated(partial(self.host.mark_broken, replica.uid)):
-                    replica.node.transfer(member, self.now, self.host.out)
+                    replica.raft.transfer(member, self.now, self.host.out)
 
     def send_repair_messages(self, packets: dict[int, Packet]) -> None:
         self._send(packets)
@@ -167,7 +167,7 @@ class Process:
         for replica in self.replicas.values():
             if replica.has_unapplied:
                 self._applied(replica, replica.retry_apply())
-            if self.world.quiet and replica.machine.start_index > replica.node.log.first_index:
+            if self.world.quiet and replica.machine.start_index > replica.raft.log.first_index:
                 self.starts.move(replica, replica.machine.start_index)
         self.turn()
         self.world.rot.find_registered(self, met)
@@ -283,18 +283,18 @@ class Process:
                 f"R25: node {self.number} takes entry {entry[t.INDEX]} for committed",
             )
             return
-        checkers.applied(replica.node, replica.machine.ledger, entry)  # type: ignore[attr-defined]
+        checkers.applied(replica.raft, replica.machine.ledger, entry)  # type: ignore[attr-defined]
         term = self.waiting.pop((uid, entry[t.INDEX]), None)
         if command is not None and term == entry[t.TERM]:
             self.world.acknowledge(uid, *command[:2], entry[t.INDEX])
 
     def _applied(self, replica: Replica, done: list[Any]) -> None:
-        node, world = replica.node, self.world
-        if done and node.role == t.Role.LEADER:
-            others = [world.replica(node.group, one) for one in node.config.voters]
-            world.checkers.electable(node, node.applied_index, others)
+        raft, world = replica.raft, self.world
+        if done and raft.role == t.Role.LEADER:
+            others = [world.replica(raft.group, one) for one in raft.config.voters]
+            world.checkers.electable(raft, raft.applied_index, others)
         if done:
-            self._save_state(replica.uid, node.applied_index)
+            self._save_state(replica.uid, raft.applied_index)
 
     def forget(self, uid: int) -> None:
         """The group was removed from this node."""
@@ -307,8 +307,8 @@ class Process:
         """A snapshot in the log, and an earlier start, as retention does."""
         replica = self.replicas.get(uid)
         if replica is not None:  # else taken away since this was asked for
-            applied = replica.node.applied_index
-            start = max(replica.node.log.first_index, applied + 1 - keep)
+            applied = replica.raft.applied_index
+            start = max(replica.raft.log.first_index, applied + 1 - keep)
             if self.starts.move(replica, start):
                 self.world.starts.decide(uid, applied, start)
                 self.journal.submit()

@@ -97,7 +97,7 @@ class Rot:
         if process is None or not process.replicas or random.random() < 0.5:
             return None
         replica = random.choice(list(process.replicas.values()))
-        first, last = _needed_from(replica), replica.node.log.persisted_index
+        first, last = _needed_from(replica), replica.raft.log.persisted_index
         row = process.index.row(replica.uid, random.randint(first, last)) if first <= last else None
         named = None if row is None else process.journal.segment_name(row.segment)
         if row is None or named is None:
@@ -119,8 +119,8 @@ class Rot:
 
     def _read(self, process: Process) -> None:
         for replica in process.replicas.values():
-            first, last = _needed_from(replica), replica.node.applied_index
-            if first <= last <= replica.node.log.persisted_index:
+            first, last = _needed_from(replica), replica.raft.applied_index
+            if first <= last <= replica.raft.log.persisted_index:
                 self._portion(replica, self.world.random.randint(first, last), last)
 
     def _portion(self, replica: Replica, at: int, last: int) -> int:
@@ -183,11 +183,11 @@ class Rot:
             if process.repair._rewritten_from_memory.get((row.group, row.index)) == place:
                 continue  # on its way to the disk, from memory: since then it left that
             if now is not None and (now.segment, now.position) == place:
-                key, commit = (row.group, replica.replica_id), replica.node.commit_index
+                key, commit = (row.group, replica.replica_id), replica.raft.commit_index
                 self._lost.setdefault(key, Lost(commit)).indexes.add(row.index)
                 check(
                     process.journal.groups.by_uid[row.group].lacking
-                    or row.index not in self._lacks(process, replica.node),
+                    or row.index not in self._lacks(process, replica.raft),
                     f"R2: {replica.replica_id:x} of group {row.group} lacks entry {row.index} and "
                     "does not note it on its disk",
                 )
@@ -197,11 +197,11 @@ class Rot:
         for group, replica in process.replicas.items() if self._lost else ():
             lost = self._lost.get((group, replica.replica_id))
             if lost is not None and replica.is_leader:
-                self._counts(process, replica.node, lost)
+                self._counts(process, replica.raft, lost)
 
     def _forget_mended(self, process: Process | None) -> None:
         for replica in process.replicas.values() if process and self._lost else ():
-            self._lacks(process, replica.node)
+            self._lacks(process, replica.raft)
 
     def _lacks(self, process: Process, node: RaftNode) -> set[int]:
         """What it knows to be lost and still can't be read, as of now."""
@@ -290,8 +290,8 @@ class Rot:
             ):  # the others left it behind meanwhile
                 self._start_again(process.number)
                 return False
-            log, at = replica.node.log, _needed_from(replica)
-            is_whole = replica.node.health.votes and group not in process.repair.lost_entries
+            log, at = replica.raft.log, _needed_from(replica)
+            is_whole = replica.raft.health.votes and group not in process.repair.lost_entries
             while at <= log.persisted_index:
                 count = self._portion(replica, at, log.persisted_index)
                 is_whole = is_whole and count > 0
@@ -309,10 +309,10 @@ class Rot:
 
 
 def _needed_from(replica: Replica) -> int:
-    return max(replica.node.log.first_index, replica.machine.start_index)
+    return max(replica.raft.log.first_index, replica.machine.start_index)
 
 
 def _is_needed(replica: Replica, index: int) -> bool:
     """Of the log, and nowhere but on disk."""
-    log = replica.node.log
+    log = replica.raft.log
     return _needed_from(replica) <= index < min(log.memory_first, log.last_index + 1)

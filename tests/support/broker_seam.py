@@ -48,7 +48,7 @@ class FakeReplica:
         self.follower = 0
         self.broken: errors.MyQueueError | None = None  # what reading raises
         self.times: int | None = None
-        self.node = SimpleNamespace(
+        self.raft = SimpleNamespace(
             term=1,
             role=t.Role.FOLLOWER,
             log=self.log,
@@ -72,7 +72,7 @@ class FakeReplica:
 
     @property
     def is_leader(self) -> bool:
-        return bool(self.node.role == t.Role.LEADER)
+        return bool(self.raft.role == t.Role.LEADER)
 
     def read(self, first: int, last: int, max_bytes: int) -> list[t.Entry]:
         if self.broken is not None:
@@ -179,7 +179,7 @@ class FakeEngine:
             raise errors.NotLeader()
         self.proposals.append((replica.uid, items))
         first = replica.log.last_index + 1
-        replica.log.make(items, replica.node.term)
+        replica.log.make(items, replica.raft.term)
         return first
 
     def _check_reserve(self) -> None:
@@ -217,18 +217,18 @@ class FakeEngine:
 
     def lead(self, replica: FakeReplica, ready: bool = True) -> None:
         """Let the replica lead a new term; it is ready as soon as its first entry is applied."""
-        node = replica.node
-        node.term, node.role, replica.leader_node = node.term + 1, t.Role.LEADER, self.node
+        raft = replica.raft
+        raft.term, raft.role, replica.leader_node = raft.term + 1, t.Role.LEADER, self.node
         replica.is_ready = False
         self.owner.changed(replica)  # type: ignore[arg-type]
-        replica.log.make([t.Proposal(0, 0, t.NOOP, b"")], node.term)
+        replica.log.make([t.Proposal(0, 0, t.NOOP, b"")], raft.term)
         if ready:
             self.apply(replica)
 
     def depose(self, replica: FakeReplica, leader: int = 0) -> None:
         """Let another replica lead a later term; entries that were not applied are cut off."""
-        node, lost = replica.node, replica.machine.applied_index + 1
-        node.role, node.term, replica.leader_node = t.Role.FOLLOWER, node.term + 1, leader
+        raft, lost = replica.raft, replica.machine.applied_index + 1
+        raft.role, raft.term, replica.leader_node = t.Role.FOLLOWER, raft.term + 1, leader
         replica.is_ready = False
         self.owner.changed(replica)  # type: ignore[arg-type]
         if replica.log.last_index >= lost:
@@ -244,8 +244,8 @@ class FakeEngine:
         entries = replica.log.in_memory(first, last)
         assert entries is not None
         results = replica.machine.apply(entries)
-        replica.node.commit_index = last
-        if not replica.is_ready and replica.is_leader and entries[-1][1] == replica.node.term:
+        replica.raft.commit_index = last
+        if not replica.is_ready and replica.is_leader and entries[-1][1] == replica.raft.term:
             replica.is_ready = True
             self.owner.changed(replica)  # type: ignore[arg-type]
         self.owner.applied(replica, entries, results)  # type: ignore[arg-type]

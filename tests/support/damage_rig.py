@@ -36,7 +36,7 @@ def forget_entries_in_memory(net: EngineNet) -> None:
     net.until("all in the stores", lambda: all(is_stored(one) for one in net.nodes.values()))
     for node in net.nodes.values():
         for replica in node.engine.replicas.values():
-            replica.node.log.forget_before(replica.node.applied_index + 1)
+            replica.raft.log.forget_before(replica.raft.applied_index + 1)
 
 
 def is_stored(node: Node) -> bool:
@@ -66,7 +66,7 @@ def follower(net: EngineNet, group: int = GROUP) -> Node:
 
 def payloads(node: Node, group: int = GROUP) -> list[bytes]:
     replica = node.replica(group)
-    first, last = replica.node.log.first_index, replica.node.log.last_index
+    first, last = replica.raft.log.first_index, replica.raft.log.last_index
     out: list[bytes] = []
     while first <= last:
         for entry in replica.read(first, last, 1 << 20):
@@ -80,7 +80,7 @@ def wait_until_repaired(net: EngineNet, node: Node, path: Path) -> None:
     repair = node.engine.repair
     net.until("repaired", lambda: repair.repaired_segments and not repair.damaged_segments, 6000)
     assert not repair.lost_entries and all(
-        one.node.health.votes for one in node.engine.replicas.values()
+        one.raft.health.votes for one in node.engine.replicas.values()
     )
     assert not path.exists()
     whole = next(one for one in net.nodes.values() if one is not node)
@@ -91,7 +91,7 @@ def wait_until_repaired(net: EngineNet, node: Node, path: Path) -> None:
     found, summary = wal_logs.check(node.folder / "wal")
     assert not summary.corrupt, [str(one) for one in found]
     node.open()
-    assert all(one.node.health.votes for one in node.engine.replicas.values())
+    assert all(one.raft.health.votes for one in node.engine.replicas.values())
     for group in (GROUP, OTHER):
         assert payloads(node, group) == payloads(whole, group)
 
@@ -102,4 +102,4 @@ def damage_and_notice(net: EngineNet, nodes: list[Node], index: int = LOST) -> N
         damage(node, index)
         with pytest.raises(errors.NotReady):
             node.replica(GROUP).read(index, index, 1)
-        net.until("lacking", lambda at=node: at.replica(GROUP).node.health == "repairing")
+        net.until("lacking", lambda at=node: at.replica(GROUP).raft.health == "repairing")

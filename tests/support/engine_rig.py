@@ -186,7 +186,7 @@ class EngineNet:
         def find() -> Node | None:
             here = [n for n in self.nodes.values() if n.runs and group in n.engine.replicas]
             ready = [n for n in here if n.replica(group).is_ready]
-            return max(ready, key=lambda one: one.replica(group).node.term) if ready else None
+            return max(ready, key=lambda one: one.replica(group).raft.term) if ready else None
 
         found: Node = self.until(f"a leader of {group}", find)
         return found
@@ -197,13 +197,13 @@ class EngineNet:
         items = [t.Proposal(1, self.clock.wall + at, t.DATA, bytes(size)) for at in range(count)]
         first = leader.engine.propose(leader.replica(group), items)
         last = first + count - 1
-        self.until(f"{last} applied", lambda: leader.replica(group).node.applied_index >= last)
+        self.until(f"{last} applied", lambda: leader.replica(group).raft.applied_index >= last)
 
     def wait_until_settled(self, group: int = GROUP) -> None:
         """Turn until all replicas have applied the same entries."""
 
         def same() -> bool:
-            at = {n.replica(group).node.applied_index for n in self.nodes.values() if n.runs}
+            at = {n.replica(group).raft.applied_index for n in self.nodes.values() if n.runs}
             return len(at) == 1
 
         self.until("all applied the same", same)

@@ -30,7 +30,7 @@ class FakeReplica:
         self.repair_problem = self.catch_up_problem = ""
         self.follower = 0
         self.entries: dict[int, Any] = {}  # committed, and not cut off since
-        self.node = SimpleNamespace(
+        self.raft = SimpleNamespace(
             term=1,
             role=Role.FOLLOWER,
             commit_index=0,
@@ -43,7 +43,7 @@ class FakeReplica:
 
     @property
     def is_leader(self) -> bool:
-        return bool(self.node.role == Role.LEADER)
+        return bool(self.raft.role == Role.LEADER)
 
     def read(self, first: int, last: int, max_bytes: int) -> list[Any]:
         if first not in self.entries:
@@ -179,7 +179,7 @@ class ManagerCluster:
 
     def lead(self) -> None:
         replica = self.replica
-        replica.node.role, replica.leader_node = Role.LEADER, self.engine.node
+        replica.raft.role, replica.leader_node = Role.LEADER, self.engine.node
         self.manager.changed(cast(Any, replica))
         self.engine.pending.append(Proposal(0, self.engine.wall_ms(), NOOP, b""))
         self.engine.index += 1
@@ -189,7 +189,7 @@ class ManagerCluster:
 
     def follow(self, leader: int) -> None:
         replica = self.replica
-        replica.node.role, replica.is_ready = Role.FOLLOWER, False
+        replica.raft.role, replica.is_ready = Role.FOLLOWER, False
         replica.leader_node = leader
         self.manager.changed(cast(Any, replica))
 
