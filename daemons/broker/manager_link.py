@@ -20,7 +20,6 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from myqueue.daemons.broker.missing_replicas import MISSING, MissingReplicas
 from myqueue.daemons.broker.orders import (
     BrokerOrders,
     OrdersMessage,
@@ -28,8 +27,8 @@ from myqueue.daemons.broker.orders import (
     is_held,
     parse_orders,
 )
+from myqueue.daemons.broker.rebuilds import MISSING, MissingReplicas, StalledRecoveries
 from myqueue.daemons.broker.reconcile_members import committed_members
-from myqueue.daemons.broker.stalled_recoveries import StalledRecoveries
 from myqueue.daemons.partition.machine import PartitionMachine
 from myqueue.daemons.raft.health import Unhealthy
 from myqueue.daemons.raft.types import incarnation_of

@@ -2,7 +2,7 @@
 
 Each layer refines the state, none overrides it: the core knows the first, third and fourth
 (`RaftNode.health`), a replica adds those that are stalled (`Replica.health`), the engine those that
-are not open (`Engine.not_open`), and a broker the missing ones (`broker/missing_replicas`). The
+are not open (`Engine.not_open`), and a broker the missing ones (`broker/rebuilds`). The
 values are the words of heartbeats, STATUS, metrics and logs; `daemons/GLOSSARY.md` explains them.
 """
 

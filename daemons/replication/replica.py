@@ -87,7 +87,7 @@ class Replica:
         # What can't be read here is not expected back soon (`repair/coordinator`); "": it is.
         self.repair_problem = ""
         self.catch_up_problem = ""  # why the leader can't serve a follower (`catch_up`)
-        self.recovery_problem = ""  # why its recovery can't end (`broker/stalled_recoveries`)
+        self.recovery_problem = ""  # why its recovery can't end (`broker/rebuilds`)
         self.noted_health: str = START
 
     @property

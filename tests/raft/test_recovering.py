@@ -25,7 +25,7 @@ A, B, ANEW = replica_id(1, 1), replica_id(2, 1), replica_id(2, 2)
 
 def test_of_two_voters_the_whole_one_goes_on_when_the_other_has_another_name() -> None:
     """B can't count before a newer term, and without B there is none.
-    `daemons/broker/stalled_recoveries.py` reports that; then B goes, and comes back under a new
+    `daemons/broker/rebuilds.py` reports that; then B goes, and comes back under a new
     name (`reconcile_members.next_step`).
     """
     cluster = Cluster([1, 2])

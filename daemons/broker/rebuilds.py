@@ -1,10 +1,15 @@
-"""Wanted replicas that a hole of this broker's log may have held.
+"""Replicas that the managers have to rebuild under another id, since nothing here can mend them.
 
-A replica id is used once. If recovery found a hole in the log that may have held any group, a
+*Missing* (`ReplicaHealth.MISSING`): a wanted replica that a hole of this broker's log may have
+held. A replica id is used once. If recovery found a hole in the log that may have held any group, a
 wanted replica that is not on disk may have been in it. If it was named in an earlier life of this
-broker, it is not created but reported as missing (`ReplicaHealth.MISSING`), and the managers give
-it a new id. Once nothing is in doubt, the note of the hole is cleared: a later start can't see the
-hole again, and would take every replica named meanwhile for a missing one.
+broker, it is not created but reported as missing, and the managers give it a new id. Once nothing
+is in doubt, the note of the hole is cleared: a later start can't see the hole again, and would take
+every replica named meanwhile for a missing one.
+
+*Stalled* (`ReplicaHealth.RECOVERY_STALLED`): a recovering replica waits for a term that is newer
+than its start. Of two voters the other one leads, and can't be elected again without this one: so
+the term never comes. Rebuilt under another id, the replica counts as soon as it has the log.
 """
 
 from __future__ import annotations
@@ -18,8 +23,11 @@ from myqueue.daemons.replication.replica import report_health
 
 if TYPE_CHECKING:
     from myqueue.daemons.replication.engine import Engine
+    from myqueue.daemons.replication.replica import Replica
 
 MISSING: Final = Unhealthy(ReplicaHealth.MISSING, "it may have been in a hole of the log")
+STALLED_AFTER_MS: Final = 30_000  # a leader that can transfer to another voter does so at once
+STALLED: Final = "of two voters the other one leads, so no newer term can end its recovery"
 
 
 class MissingReplicas:
@@ -75,3 +83,33 @@ class MissingReplicas:
         with suppress(OSError):  # on a disk that fails it is tried again
             engine.log.clear_unknown_loss()
             self._is_loss_cleared = True
+
+
+class StalledRecoveries:
+    """Measure how long each replica waits in vain."""
+
+    def __init__(self) -> None:
+        self._waiting_since: dict[int, int] = {}  # group -> time
+
+    def update(self, engine: Engine) -> None:
+        """Mark the replicas that wait too long as stalled, and unmark the others."""
+        before, self._waiting_since = self._waiting_since, {}
+        for group, replica in engine.replicas.items():
+            problem = ""
+            if _waits_in_vain(replica):
+                since = self._waiting_since[group] = before.get(group, engine.now)
+                if engine.now - since >= STALLED_AFTER_MS:
+                    problem = STALLED
+            if problem != replica.recovery_problem:
+                replica.recovery_problem = problem
+                replica.note_health(engine.report)
+
+
+def _waits_in_vain(replica: Replica) -> bool:
+    raft = replica.raft
+    return (
+        raft.health is ReplicaHealth.RECOVERING
+        and bool(replica.leader_node)
+        and raft.term == raft.started_term
+        and len(raft.config.voters) == 2
+    )
