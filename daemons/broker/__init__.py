@@ -1,11 +1,12 @@
 """A broker: it stores messages for clients and follows the managers' orders.
 
-`broker` routes requests and events. `produce`, `fetch`, `commit_take` and `queries` serve clients;
-`proposals` is the leader's side of a raft group. `retention` removes old messages, `key_ageing`
+`broker` routes requests and events. `produce`, `fetch`, `commit_take` and `queries` serve clients:
+they add what clients want to write to the queue of its group (`group_queues`), and `proposals` is
+one such queue, the leader's side of a raft group. `retention` removes old messages, `key_ageing`
 counts the age of batches' keys. `manager_link` sends heartbeats and receives `orders`;
-`manager_answers` keeps what each manager answered last. `stalled_recoveries` and `missing_replicas`
-find replicas that the managers have to rebuild; `reconcile_members` brings a group to its wanted
-members; `join_status` says whether the broker belongs to its cluster.
+`manager_answers` keeps what each manager answered last. `rebuilds` finds replicas that the managers
+have to rebuild; `reconcile_members` brings a group to its wanted members; `join_status` says
+whether the broker belongs to its cluster.
 
 Input: requests of clients, orders of managers, events of the engine. Output: proposals, and answers
 after these are committed. The broker knows managers only by their messages. Only `daemons/main`

@@ -1,9 +1,8 @@
 """The broker: it routes requests and decides what each event of a group means for waiting clients.
 
-An owner in the sense of `interfaces.Owner`. It keeps one `ProposalQueue` for each group that
-clients write to, and passes the rest to its parts: `produce`, `commit_take`, `fetch`, `queries`,
-`manager_link`. Nothing here blocks; a waiting request is kept in one of these parts until an event
-settles it:
+An owner in the sense of `interfaces.Owner`. It proposes what clients want to write, carries out
+orders, and passes the rest to its parts. Nothing here blocks; a waiting request is kept in one of
+the parts until an event settles it:
 
 | event | settles |
 |---|---|
@@ -17,23 +16,25 @@ settles it:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from myqueue import errors
 from myqueue.daemons.broker.commit_take import CommitTakeHandler
 from myqueue.daemons.broker.fetch import FetchHandler
+from myqueue.daemons.broker.group_queues import GroupQueues
 from myqueue.daemons.broker.join_status import JoinStatus
 from myqueue.daemons.broker.key_ageing import KeyAgeing
 from myqueue.daemons.broker.manager_answers import ManagerAnswers
 from myqueue.daemons.broker.manager_link import ManagerLink
 from myqueue.daemons.broker.orders import BrokerOrders, create_replica, unpack_about
-from myqueue.daemons.broker.produce import ProduceHandler, batch_bytes_limit
-from myqueue.daemons.broker.proposals import BATCH_BYTES_MAX, Details, ProposalQueue
+from myqueue.daemons.broker.produce import OUTCOME_UNKNOWN, ProduceHandler
+from myqueue.daemons.broker.proposals import ProposalQueue, Refused
 from myqueue.daemons.broker.queries import BrokerQueries
 from myqueue.daemons.broker.reconcile_members import MemberReconciler
 from myqueue.daemons.broker.retention import Retention
 from myqueue.daemons.partition.machine import PartitionMachine
 from myqueue.daemons.raft.types import COUNT, OFFSET, Entry
+from myqueue.daemons.read_rounds import ReadRounds
 from myqueue.wire import protocol
 
 if TYPE_CHECKING:
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 
 SWEEP_INTERVAL_MS: Final = 1000
 TRANSFER_RETRY_MS: Final = 500
-RECORDS_PER_SEGMENT_MIN: Final = 4  # at least; larger ones are refused
 
 Buffer = bytes | memoryview
 
@@ -54,42 +54,24 @@ class Broker:
 
     def __init__(self, config: DaemonConfig, log_event: Callable[..., None]) -> None:
         self._config, self._log_event = config, log_event
-        self._queues: dict[int, ProposalQueue] = {}
-        self._led_queues: dict[int, ProposalQueue] = {}  # those of them that may be proposed to
-        self._queues_to_propose: dict[ProposalQueue, None] = {}  # in this turn
-        self._settings: dict[int, dict[str, Any]] = {}  # of topics, by raft group, as last ordered
         self._next_sweep_at = self._next_transfer_at = 0
         self._is_stopping = self._is_rejected = False
 
     # -- the owner's side of the seam ----------------------------------------------------------
 
     def attach(self, engine: Engine) -> None:
-        self._engine = engine
-        self.key_ageing = KeyAgeing(engine, self._led_queues)
-        self.produce_handler = ProduceHandler(
-            engine,
-            self._led_queues,
-            self._queues_to_propose,
-            self._refusal_unless_leader,
-            self._queue_for,
-            self.key_ageing.make_first_step_due,
-        )
-        self.commit_take_handler = CommitTakeHandler(
-            engine, self._led_queues, self._queues_to_propose, self._refusal
-        )
-        self.fetch_handler = FetchHandler(engine)
-        self.manager_answers = ManagerAnswers(engine, self._config.managers)
-        self.manager_link = ManagerLink(engine, self._config, self.manager_answers)
-        self.queries = BrokerQueries(engine, self._refusal, self.manager_link.unhealthy)
-        self.retention = Retention(
-            engine,
-            self._led_queues,
-            self._settings,
-            self._config.segment_bytes,
-            self.manager_answers.has_current_orders,
-            self.manager_answers.agreed_wall_ms,
-        )
+        self._engine, config = engine, self._config
+        self.manager_answers = ManagerAnswers(engine, config.managers)
+        self.manager_link = ManagerLink(engine, config, self.manager_answers)
         self.join_status = JoinStatus(engine, self.manager_answers, self._log_event)
+        self.queues = GroupQueues(engine, self.manager_link, config.segment_bytes)
+        self.read_rounds = ReadRounds(engine)
+        self.key_ageing = KeyAgeing(engine, self.queues)
+        self.retention = Retention(engine, self.queues, self.manager_answers, config.segment_bytes)
+        self.produce_handler = ProduceHandler(engine, self.queues, self.key_ageing)
+        self.commit_take_handler = CommitTakeHandler(engine, self.queues)
+        self.fetch_handler = FetchHandler(engine, self.read_rounds)
+        self.queries = BrokerQueries(engine, self.queues, self.read_rounds, self.manager_link)
         self.member_reconciler = MemberReconciler(engine)
 
     def make_state_machine(self, group: int, about: bytes) -> PartitionMachine:
@@ -98,7 +80,7 @@ class Broker:
     def started(self, now: int) -> None:
         """Take over the settings of groups that were on disk; all of them are open now."""
         for replica in self._engine.replicas.values():
-            self._settings[replica.uid] = unpack_about(replica.about).settings
+            self.queues.set_settings(replica.uid, unpack_about(replica.about).settings)
 
     def greeted(self, kind: str, node: int, disk: str) -> str:
         """Accept every daemon: managers decide which disk belongs to which number."""
@@ -142,47 +124,45 @@ class Broker:
     def before_turn_ends(self, now: int) -> None:
         """Propose the requests of this turn, one proposal for each group."""
         self.key_ageing.before_turn_ends(now)
-        if not self._queues_to_propose:
-            return
-        wall_ms = self._engine.wall_ms()
-        for queue in self._queues_to_propose:
+        for queue in self.queues.pop_to_propose():
             if queue.new_batches or queue.new_rows:
-                self._propose(queue, wall_ms)
-        self._queues_to_propose.clear()
+                self._propose(queue)
 
-    def _propose(self, queue: ProposalQueue, wall_ms: int) -> None:
+    def _propose(self, queue: ProposalQueue) -> None:
         replica = queue.replica
         if queue.term != replica.raft.term or not replica.is_leader:
-            self._fail_unproposed(queue, *self._refusal(replica.uid))
+            self._refuse_unproposed(queue, self.queues.refusal(replica.uid))
             return
+        has_messages = bool(queue.new_batches)
         try:
-            messages = bool(queue.new_batches)
-            if not messages:
+            if not has_messages:
                 self._engine.disk.check_room_for_commands()
-            items = queue.build_proposals(wall_ms)
-            first = self._engine.propose(replica, items, urgent=not messages)
+            items = queue.build_proposals(self._engine.wall_ms())
+            first = self._engine.propose(replica, items, urgent=not has_messages)
         except errors.NotLeader:
-            self._fail_unproposed(queue, *self._refusal(replica.uid))
+            self._refuse_unproposed(queue, self.queues.refusal(replica.uid))
         except errors.MyQueueError as error:
-            details = {"message": str(error), "retry_ms": 1000 if error.code == _DISK_FULL else 50}
-            if queue.new_batches and queue.new_rows:
-                # Without the batches: commands may still have room when messages have none.
-                self.produce_handler.fail(queue.take_refused_batches(), error.code, details)
-                self._propose(queue, wall_ms)
+            retry_ms = 1000 if error.code == errors.DiskFull.code else 50
+            refusal = Refused(error.code, {"message": str(error), "retry_ms": retry_ms})
+            if has_messages and queue.new_rows:
+                # Commands may still have room when messages have none.
+                self.produce_handler.fail(queue.withdraw_batches(), *refusal)
+                self._propose(queue)
             else:
-                self._fail_unproposed(queue, error.code, details)
+                self._refuse_unproposed(queue, refusal)
         else:
             queue.mark_proposed(first)
 
-    def _fail_unproposed(self, queue: ProposalQueue, code: int, details: Details) -> None:
-        tickets, waiters = queue.take_refused()
-        self.produce_handler.fail(tickets, code, details)
+    def _refuse_unproposed(self, queue: ProposalQueue, refusal: Refused) -> None:
+        """Refuse this turn's requests: certainly none of them was carried out."""
+        tickets, waiters = queue.withdraw()
+        self.produce_handler.fail(tickets, *refusal)
         for waiter in waiters:
-            waiter.fail(code, details)
+            waiter.fail(*refusal)
 
     def applied(self, replica: Replica, entries: list[Entry], results: list[Any]) -> None:
         group = replica.uid
-        queue = self._queues.get(group)
+        queue = self.queues.get(group)
         if queue is not None:
             if queue.tickets_by_index:
                 self.produce_handler.applied(queue, entries)
@@ -195,45 +175,40 @@ class Broker:
         self.manager_link.touch(group)
 
     def dropped(self, replica: Replica, first_index: int) -> None:
-        queue = self._queues.get(replica.uid)
+        queue = self.queues.get(replica.uid)
         if queue is not None:
             self._fail_proposed(queue, first_index)
 
     def _fail_proposed(self, queue: ProposalQueue, first_index: int) -> None:
         """Answer the requests whose entries may be lost: their outcome is unknown."""
-        tickets, waiters = queue.take_lost(first_index)
-        self.produce_handler.fail(tickets, _OUTCOME_UNKNOWN, None)
+        tickets, waiters = queue.pop_lost(first_index)
+        self.produce_handler.fail(tickets, OUTCOME_UNKNOWN)
         for waiter in waiters:
-            waiter.fail(_OUTCOME_UNKNOWN, None)
+            waiter.fail(OUTCOME_UNKNOWN, None)
 
     def changed(self, replica: Replica) -> None:
         group = replica.uid
         self.manager_link.note_leadership_changed(group)
         self.member_reconciler.changed(group)
-        queue = self._queues.get(group)
-        term = replica.raft.term
-        if queue is not None and queue.term and (not replica.is_leader or queue.term != term):
-            del self._led_queues[group]
-            queue.end_term()
-        if replica.is_leader and replica.is_ready:
-            queue = self._queue_for(group)
-            if not queue.term:
-                queue.start_term(term)
-                self._led_queues[group] = queue
-                if len(queue.machine.keys):
-                    self.key_ageing.make_first_step_due(queue)
-                self.produce_handler.release(queue, None)
+        newly_led = self.queues.follow_leadership(replica)
+        if newly_led is not None:
+            if len(newly_led.machine.keys):
+                self.key_ageing.make_first_step_due(newly_led)
+            self.produce_handler.accept_held(newly_led)
         elif not replica.is_leader:
-            self.queries.leadership_lost(group)
-            self.fetch_handler.leadership_lost(group)
+            self.read_rounds.leadership_lost(group)
+            queue = self.queues.get(group)
             if queue is not None:
-                refusal = self._refusal(group)
-                self._fail_unproposed(queue, *refusal)
-                self.produce_handler.release(queue, refusal)
+                self._refuse_waiting(queue)
+
+    def _refuse_waiting(self, queue: ProposalQueue) -> None:
+        """Refuse the requests that are not proposed yet: the group is not led here any more."""
+        refusal = self.queues.refusal(queue.replica.uid)
+        self._refuse_unproposed(queue, refusal)
+        self.produce_handler.refuse_held(queue, refusal)
 
     def read_ready(self, context: int) -> None:
-        self.queries.read_ready(context)
-        self.fetch_handler.read_ready(context)
+        self.read_rounds.read_ready(context)
 
     def tick(self, now: int) -> None:
         self.fetch_handler.tick(now)
@@ -247,7 +222,8 @@ class Broker:
             self._transfer_leaderships(now)
         if now >= self._next_sweep_at:
             self._next_sweep_at = now + SWEEP_INTERVAL_MS
-            self._sweep()
+            self.produce_handler.drop_idle_clients()
+            self.queues.drop_idle()
             self._create_wanted_replicas()
 
     def _check_rejected(self, now: int) -> None:
@@ -263,22 +239,13 @@ class Broker:
                 " it. Until then it leads nothing.",
             )
 
-    def _sweep(self) -> None:
-        self.produce_handler.drop_idle_clients()
-        for queue in self._led_queues.values():
-            if queue.in_flight or queue.in_flight_by_key:
-                queue.drop_applied()
-        idle = [uid for uid, queue in self._queues.items() if not queue.term and queue.is_idle]
-        for group in idle:
-            del self._queues[group]
-
     def end_turn(self, now: int) -> None:
         self.fetch_handler.end_turn()
         self.produce_handler.end_turn()
         self.commit_take_handler.end_turn()
         if self.manager_link.is_due(now):
-            producers = self.produce_handler.take_seen()
-            consumers = self.commit_take_handler.take_seen()
+            producers = self.produce_handler.pop_active_producers()
+            consumers = self.commit_take_handler.pop_active_consumers()
             self.manager_link.send_heartbeats(now, producers, consumers)
 
     def begin_stopping(self, now: int) -> None:
@@ -295,54 +262,12 @@ class Broker:
 
     # -- groups --------------------------------------------------------------------------------
 
-    def _queue_for(self, group: int) -> ProposalQueue:
-        queue = self._queues.get(group)
-        if queue is None:
-            replica = self._engine.replicas[group]
-            queue = self._queues[group] = ProposalQueue(
-                replica, cast(PartitionMachine, replica.machine)
-            )
-            self._apply_settings(queue)
-        return queue
-
-    def _apply_settings(self, queue: ProposalQueue) -> None:
-        settings = self._settings.get(queue.replica.uid, {})
-        limit = settings.get("message_bytes_max", BATCH_BYTES_MAX)
-        record = self._config.segment_bytes // RECORDS_PER_SEGMENT_MIN  # what the journal takes
-        queue.batch_bytes_max = min(batch_bytes_limit(limit), BATCH_BYTES_MAX, record)
-
-    def _refusal_unless_leader(self, group: int) -> tuple[int, Details] | None:
-        """Return why this group can't be written to; None if it is led here and ready soon."""
-        replica = self._engine.replicas.get(group)
-        if replica is not None and replica.is_leader:
-            return None
-        return self._refusal(group)
-
-    def _refusal(self, group: int) -> tuple[int, Details]:
-        """Return why this group can't be written to here, and which broker leads it."""
-        replica = self._engine.replicas.get(group)
-        if replica is None:
-            return errors.UnknownPartition.code, None
-        if replica.is_leader:
-            return errors.NotReady.code, {"retry_ms": 50}
-        leader = replica.leader_node
-        if not leader or leader == self._engine.node:
-            return errors.NotLeader.code, None
-        details: dict[str, Any] = {"leader": leader}
-        address = self.manager_link.brokers.get(leader)
-        if address:
-            details["address"] = address
-        return errors.NotLeader.code, details
-
     def _carry_out(self, orders: BrokerOrders) -> None:
         for group in orders.remove:
             self._remove_replica(group)
         if orders.wanted is not None:
             for group, wanted in orders.wanted.items():
-                self._settings[group] = wanted.settings
-                queue = self._queues.get(group)
-                if queue is not None:
-                    self._apply_settings(queue)
+                self.queues.set_settings(group, wanted.settings)
             self.member_reconciler.set_wanted(
                 {group: wanted.members() for group, wanted in orders.wanted.items()}
             )
@@ -375,7 +300,7 @@ class Broker:
                 )
             else:
                 # An earlier replica's settings went with it.
-                self._settings[wanted.group] = wanted.settings
+                self.queues.set_settings(wanted.group, wanted.settings)
                 self.manager_link.touch(wanted.group)
                 self._log_event(
                     "info",
@@ -398,7 +323,7 @@ class Broker:
             return  # the order comes again
         replica = self._engine.replicas.get(group)
         self._engine.remove(group)
-        self._settings.pop(group, None)
+        self.queues.forget_settings(group)
         self._drop_group(group)
         entries = replica.raft.log.last_index if replica is not None else -1  # it was not open
         self._log_event("info", "replica-removed", group=group, entries=entries)
@@ -411,25 +336,17 @@ class Broker:
 
     def _drop_group(self, group: int) -> None:
         """Answer everything that waits for this group: no replica of it takes part here."""
-        queue = self._queues.pop(group, None)
-        self._led_queues.pop(group, None)
-        self.queries.leadership_lost(group)
+        queue = self.queues.remove(group)
+        self.read_rounds.leadership_lost(group)
         if queue is not None:
-            refusal = self._refusal(group)
-            self._fail_unproposed(queue, *refusal)
-            self.produce_handler.release(queue, refusal)
-            self._queues_to_propose.pop(queue, None)
+            self._refuse_waiting(queue)
             self._fail_proposed(queue, 0)
         self.fetch_handler.removed(group)
 
     def _gauges(self) -> dict[str, int]:
         return {
             "groups": len(self._engine.replicas),
-            "groups_led": len(self._led_queues),
+            "groups_led": len(self.queues.led),
             "produce_inflight_bytes": self.produce_handler.inflight_bytes,
             "fetches_waiting": self.fetch_handler.waiting,
         }
-
-
-_DISK_FULL: Final = errors.DiskFull.code
-_OUTCOME_UNKNOWN: Final = errors.OutcomeUnknown.code

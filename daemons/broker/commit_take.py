@@ -12,7 +12,6 @@ A take that can find no message, or whose key is known, needs no entry in the lo
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from myqueue import errors
@@ -24,6 +23,7 @@ from myqueue.daemons.raft.types import COUNT, INDEX, OFFSET, PAYLOAD, TERM, Entr
 from myqueue.wire import protocol
 
 if TYPE_CHECKING:
+    from myqueue.daemons.broker.group_queues import GroupQueues
     from myqueue.daemons.interfaces import Client
     from myqueue.daemons.replication.engine import Engine
 
@@ -31,11 +31,8 @@ TAKE_MESSAGES_MAX: Final = 4096  # messages; as many batches fit into one answer
 TAKE_BYTES_MAX: Final = 32 << 20  # the client fetches the rest by offset: it owns it already
 ROWS_PER_TURN_MAX: Final = 1 << 16  # of one raft group in one turn
 REPLY_ROWS_MAX: Final = 4096  # in one TAKEN
-SEEN_CONSUMERS_MAX: Final = 10_000  # in one heartbeat
+ACTIVE_CONSUMERS_MAX: Final = 10_000  # in one heartbeat
 _CONSUMER_PATTERN = re.compile(r"(?:group/)?[A-Za-z0-9._-]{1,200}")
-
-# (code, details) for a group that can't be written to here now
-RefusalOf = Callable[[int], tuple[int, Details]]
 
 
 def check_consumer_name(consumer: str) -> None:
@@ -126,18 +123,11 @@ class _TakenReply:
 class CommitTakeHandler:
     """Serve COMMIT and TAKE."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        led_queues: dict[int, ProposalQueue],
-        queues_to_propose: dict[ProposalQueue, None],
-        refusal: RefusalOf,
-    ) -> None:
-        self._engine, self._led_queues = engine, led_queues
-        self._queues_to_propose, self._refusal = queues_to_propose, refusal
+    def __init__(self, engine: Engine, queues: GroupQueues) -> None:
+        self._engine, self._queues = engine, queues
         self._replies: dict[Client, _TakenReply] = {}  # in this turn
         self._entries_read: dict[tuple[int, int, int], list[Entry]] = {}  # read in this turn
-        self._seen: set[int] = set()  # numeric consumer ids
+        self._active_consumers: set[int] = set()  # since `pop_active_consumers`
 
     def commit(self, client: Client, envelope: protocol.Envelope) -> None:
         _, _, request, consumer, parts = envelope
@@ -176,9 +166,9 @@ class CommitTakeHandler:
         self._check_and_note_consumer(consumer)
         if not messages_max:
             raise errors.InvalidRequest("a take of no messages")
-        queue = take.queue = self._led_queues.get(group)
+        queue = take.queue = self._queues.led.get(group)
         if queue is None:
-            take.fail(*self._refusal(group))
+            take.fail(*self._queues.refusal(group))
             return
         machine = queue.machine
         taken_before = machine.positions.taken(consumer, key)
@@ -261,17 +251,17 @@ class CommitTakeHandler:
     def _check_and_note_consumer(self, consumer: str) -> None:
         check_consumer_name(consumer)
         if consumer.isascii() and consumer.isdigit() and len(consumer) < 20:
-            self._seen.add(int(consumer))
+            self._active_consumers.add(int(consumer))
 
     def _enqueue_row(self, group: int, row: list[Any], waiter: CommandWaiter) -> None:
-        queue = self._led_queues.get(group)
+        queue = self._queues.led.get(group)
         if queue is None:
-            waiter.fail(*self._refusal(group))
+            waiter.fail(*self._queues.refusal(group))
         elif len(queue.new_rows) >= ROWS_PER_TURN_MAX:
             waiter.fail(errors.Busy.code, {"retry_ms": 50})
         else:
             queue.add_row(row, waiter)
-            self._queues_to_propose[queue] = None
+            self._queues.propose_with_turn(queue)
 
     def applied(self, queue: ProposalQueue, entries: list[Entry], results: list[Any]) -> None:
         """Answer the requests whose rows these entries carry, with the results of the rows."""
@@ -284,7 +274,7 @@ class CommitTakeHandler:
                 for waiter, value in zip(waiters, result, strict=True):
                     waiter.succeed(value)
 
-    def take_seen(self) -> list[int]:
-        """Return the numeric ids of consumers that committed or took since the last call."""
-        seen, self._seen = self._seen, set()
-        return sorted(seen)[:SEEN_CONSUMERS_MAX]
+    def pop_active_consumers(self) -> list[int]:
+        """Return the consumers with a numeric id that committed or took since the last call."""
+        active, self._active_consumers = self._active_consumers, set()
+        return sorted(active)[:ACTIVE_CONSUMERS_MAX]

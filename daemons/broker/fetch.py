@@ -15,6 +15,8 @@ ends, by reading again.
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from myqueue import errors
@@ -24,6 +26,7 @@ from myqueue.wire import protocol
 
 if TYPE_CHECKING:
     from myqueue.daemons.interfaces import Client
+    from myqueue.daemons.read_rounds import ReadRounds
     from myqueue.daemons.replication.engine import Engine
     from myqueue.daemons.replication.replica import Replica
 
@@ -34,7 +37,6 @@ PARTS_MAX: Final = 4096
 WAITERS_MAX: Final = 16_384
 WAITERS_PER_CLIENT_MAX: Final = 1024
 SLOT_MS: Final = 50  # deadlines are checked so often
-FIRST_CONTEXT: Final = 1 << 48  # of read rounds; smaller numbers are of other reads
 
 Buffer = bytes | memoryview
 
@@ -78,6 +80,10 @@ def read_batches(
     return out
 
 
+def _wait_on() -> None:
+    """Leadership was lost: the request waits, as at any other replica."""
+
+
 class WaitingFetch:
     """One FETCH. It is answered before its deadline once `bytes_awaited` came."""
 
@@ -119,15 +125,13 @@ class _FetchReply:
 class FetchHandler:
     """Serve FETCH, and keep the requests that wait."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, read_rounds: ReadRounds) -> None:
+        self._engine, self._read_rounds = engine, read_rounds
         self._waiters_by_group: dict[int, dict[WaitingFetch, None]] = {}
         self._bytes_seen: dict[int, int] = {}  # group -> its bytes when last checked
         self._woken_groups: dict[int, None] = {}  # groups that gained something in this turn
         self._waiters_by_slot: dict[int, dict[WaitingFetch, None]] = {}  # by deadline
         self._waiters_per_client: dict[Client, int] = {}
-        self._read_rounds: dict[int, tuple[WaitingFetch, int]] = {}  # context -> (waiter, group)
-        self._contexts = FIRST_CONTEXT
         self.waiting = 0
 
     # -- requests ------------------------------------------------------------------------------
@@ -163,24 +167,15 @@ class FetchHandler:
 
     def _confirm_end(self, waiter: WaitingFetch, replica: Replica) -> None:
         """Ask for a round of heartbeats: is our end still the end of the partition?"""
-        self._contexts += 1
-        try:
-            self._engine.read(replica, self._contexts)
-        except errors.MyQueueError:
-            return  # not the leader now; the request waits, as at any other replica
-        self._read_rounds[self._contexts] = waiter, replica.uid
+        confirmed = partial(self._end_confirmed, waiter, replica.uid)
+        with suppress(errors.MyQueueError):  # not the leader now
+            self._read_rounds.begin(replica, confirmed, _wait_on)
 
-    def read_ready(self, context: int) -> None:
-        waiter, group = self._read_rounds.pop(context, (None, 0))
-        if waiter is not None and waiter in self._waiters_by_group.get(group, ()):
+    def _end_confirmed(self, waiter: WaitingFetch, group: int) -> None:
+        if waiter in self._waiters_by_group.get(group, ()):
             waiter.confirmed.add(group)
             waiter.bytes_awaited = 0
             self._woken_groups[group] = None
-
-    def leadership_lost(self, group: int) -> None:
-        """Forget rounds of a group that is not led here any more: they will not end."""
-        rounds = self._read_rounds
-        self._read_rounds = {c: waiting for c, waiting in rounds.items() if waiting[1] != group}
 
     def _collect(self, waiter: WaitingFetch) -> _FetchReply:
         answer = _FetchReply()
@@ -281,7 +276,6 @@ class FetchHandler:
 
     def removed(self, group: int) -> None:
         """Answer all waiters of a group that is not here any more."""
-        self.leadership_lost(group)
         for waiter in self._waiters_by_group.get(group, ()):
             waiter.bytes_awaited = 0
         if group in self._waiters_by_group:

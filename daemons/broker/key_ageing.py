@@ -17,12 +17,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from myqueue import errors
-from myqueue.daemons.broker.proposals import ProposalQueue
 from myqueue.daemons.partition.keyed_batches import KEY_STEP_MS
 from myqueue.daemons.partition.machine import key_step_command
 from myqueue.daemons.raft.types import COMMAND, Proposal
 
 if TYPE_CHECKING:
+    from myqueue.daemons.broker.group_queues import GroupQueues
+    from myqueue.daemons.broker.proposals import ProposalQueue
     from myqueue.daemons.replication.engine import Engine
 
 CHECK_INTERVAL_MS: Final = 1000
@@ -39,16 +40,16 @@ class _StepTimer:
 
 
 class KeyAgeing:
-    """Propose the steps. `led_queues` has the queues that may be proposed to."""
+    """Propose the steps of the groups that are led here."""
 
-    def __init__(self, engine: Engine, led_queues: dict[int, ProposalQueue]) -> None:
-        self._engine, self._led_queues = engine, led_queues
+    def __init__(self, engine: Engine, queues: GroupQueues) -> None:
+        self._engine, self._queues = engine, queues
         self._timers: dict[int, _StepTimer] = {}
         self._due: dict[int, None] = {}
         self._next_check_at = 0
 
     def make_first_step_due(self, queue: ProposalQueue) -> None:
-        """Make the first step due: the group has keys, or will have with this turn."""
+        """Make the group's first step due, if it had none: it has keys, or will with this turn."""
         if not queue.machine.keys.steps:
             self._due[queue.replica.uid] = None
 
@@ -56,9 +57,9 @@ class KeyAgeing:
         if now < self._next_check_at:
             return
         self._next_check_at = now + CHECK_INTERVAL_MS
-        for group in self._timers.keys() - self._led_queues.keys():
+        for group in self._timers.keys() - self._queues.led.keys():
             del self._timers[group]
-        for group, queue in self._led_queues.items():
+        for group, queue in self._queues.led.items():
             if not len(queue.machine.keys):
                 self._timers.pop(group, None)
             elif self._update_timer(group, queue, now):
@@ -86,7 +87,7 @@ class KeyAgeing:
             return
         due, self._due = self._due, {}
         for group in due:
-            queue = self._led_queues.get(group)
+            queue = self._queues.led.get(group)
             if queue is not None:
                 self._propose(group, queue, now)
 

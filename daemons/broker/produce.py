@@ -15,26 +15,31 @@ counted until its result is known, so the sums are those of the batches that wai
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from myqueue import errors
 from myqueue.daemons.broker.proposals import (
     ACCOUNT,
+    REFUSED_KEY,
     REPEATS,
     ClientAccount,
     Details,
+    InFlight,
     ProposalQueue,
+    Refused,
+    Stored,
     Ticket,
     Verdict,
 )
-from myqueue.daemons.partition.keyed_batches import KEY_REUSED, BatchKey, batch_key
-from myqueue.daemons.partition.producers import FENCED, NEW, OUT_OF_SEQUENCE
+from myqueue.daemons.partition.keyed_batches import BatchKey, batch_key
 from myqueue.daemons.raft.types import INDEX, OFFSET, TERM, TIME, Entry
 from myqueue.wire import batch, protocol
 from myqueue.wire.batch import KEYED_EPOCH
 
 if TYPE_CHECKING:
+    from myqueue.daemons.broker.group_queues import GroupQueues
+    from myqueue.daemons.broker.key_ageing import KeyAgeing
     from myqueue.daemons.interfaces import Client
     from myqueue.daemons.replication.engine import Engine
 
@@ -42,38 +47,23 @@ CLIENT_INFLIGHT_BYTES_MAX: Final = 32 << 20
 DAEMON_INFLIGHT_BYTES_MAX: Final = 128 << 20
 BUSY_RETRY_MS: Final = 50
 RESULTS_PER_REPLY_MAX: Final = 4096  # in one PRODUCED
-SEEN_PRODUCERS_MAX: Final = 10_000
-OVERHEAD_BYTES: Final = 1024
+ACTIVE_PRODUCERS_MAX: Final = 10_000  # in one heartbeat
 
 Buffer = bytes | memoryview
-# (code, details) for a group that can't be written to here; None: hold the batch
-RefusalUnlessLeader = Callable[[int], tuple[int, Details] | None]
 
-_BUSY_DETAILS: Details = {"retry_ms": BUSY_RETRY_MS}
-_KEY_REUSED_DETAILS: Details = {"message": "this key came before, with other messages"}
-_OUTCOME_UNKNOWN: Final = errors.OutcomeUnknown.code
+_BUSY: Final = Refused(errors.Busy.code, {"retry_ms": BUSY_RETRY_MS})
+OUTCOME_UNKNOWN: Final = errors.OutcomeUnknown.code
 
 
 class ProduceHandler:
-    """Serve PRODUCE. The broker keeps `led_queues`: those that may be proposed to now."""
+    """Serve PRODUCE."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        led_queues: dict[int, ProposalQueue],
-        queues_to_propose: dict[ProposalQueue, None],
-        refusal_unless_leader: RefusalUnlessLeader,
-        queue_for: Callable[[int], ProposalQueue],
-        start_key_ageing: Callable[[ProposalQueue], None],
-    ) -> None:
-        self._engine, self._led_queues = engine, led_queues
-        self._queues_to_propose = queues_to_propose
-        self._refusal_unless_leader, self._queue_for = refusal_unless_leader, queue_for
-        self._start_key_ageing = start_key_ageing  # a batch with a key of its own comes
+    def __init__(self, engine: Engine, queues: GroupQueues, key_ageing: KeyAgeing) -> None:
+        self._engine, self._queues, self._key_ageing = engine, queues, key_ageing
         self._accounts: dict[Client, ClientAccount] = {}
         self._accounts_with_results: list[ClientAccount] = []  # of this turn
         self.inflight_bytes = 0
-        self._seen: set[int] = set()  # producers
+        self._active_producers: set[int] = set()  # since `pop_active_producers`
 
     # -- in ------------------------------------------------------------------------------------
 
@@ -84,9 +74,9 @@ class ProduceHandler:
         account = self._accounts.get(client)
         if account is None:
             account = self._accounts[client] = ClientAccount(client)
-        leading = self._led_queues
+        led = self._queues.led
         for group, frame in zip(groups, frames, strict=True):
-            queue = leading.get(group)
+            queue = led.get(group)
             if queue is not None:
                 self._accept_or_refuse(queue, account, request, frame)
             else:
@@ -102,16 +92,16 @@ class ProduceHandler:
             codec, count, producer, epoch, body, sequence, _, _ = batch.check(frame)
             batch.check_beginning(codec, count, frame)
         except errors.BatchInvalid as error:
-            self._refuse(account, request, error.code, {"message": str(error)})
+            self._refuse(account, request, Refused(error.code, {"message": str(error)}))
             return
         if max(size, body) > queue.batch_bytes_max or count > body:
-            self._refuse(account, request, *_size_refusal(size, count, body, queue.batch_bytes_max))
+            self._refuse(account, request, _size_refusal(size, count, body, queue.batch_bytes_max))
             return
         if (
             account.inflight_bytes + size > CLIENT_INFLIGHT_BYTES_MAX
             or self.inflight_bytes + size > DAEMON_INFLIGHT_BYTES_MAX
         ):
-            self._refuse(account, request, errors.Busy.code, _BUSY_DETAILS)
+            self._refuse(account, request, _BUSY)
             return
         ticket: Ticket = [account, request, size, None]
         if epoch == KEYED_EPOCH:
@@ -121,13 +111,13 @@ class ProduceHandler:
             ahead = queue.in_flight.get(producer)
             if ahead is not None and epoch == ahead.epoch and sequence == ahead.next_sequence:
                 ahead.add(sequence, count, ticket)
-                verdict = NEW
+                verdict = None
             else:
                 verdict = self._judge_sequenced(queue, producer, epoch, sequence, count, ticket)
         else:
-            verdict = NEW
-        if verdict != NEW:
-            self._answer_known_batch(queue, account, request, verdict)
+            verdict = None
+        if verdict is not None:
+            self._answer_old_batch(queue, account, request, verdict)
             return
         account.inflight_bytes += size
         self.inflight_bytes += size
@@ -135,19 +125,18 @@ class ProduceHandler:
         queue.new_batches.append((count, frame))
         queue.new_tickets.append(ticket)
         if len(queue.new_batches) == 1:
-            self._queues_to_propose[queue] = None
+            self._queues.propose_with_turn(queue)
 
     def _judge_keyed(
         self, queue: ProposalQueue, key: BatchKey, count: int, frame: Buffer, ticket: Ticket
     ) -> Verdict:
         """Judge a batch that has a key of its own, and note it if it is new."""
         verdict = queue.judge_key(key, count)
-        if verdict == NEW:
+        if verdict is None:
             queue.in_flight_by_key[key] = count, ticket
-            if not queue.machine.keys.steps:
-                self._start_key_ageing(queue)
-        elif verdict != KEY_REUSED and not _is_repeat(queue, verdict, frame):
-            return KEY_REUSED
+            self._key_ageing.make_first_step_due(queue)
+        elif not isinstance(verdict, Refused) and not _is_repeat(queue, verdict, frame):
+            return REFUSED_KEY
         return verdict
 
     def _judge_sequenced(
@@ -161,56 +150,64 @@ class ProduceHandler:
     ) -> Verdict:
         """Judge a batch by its producer's sequence, and note it if it is new."""
         verdict = queue.judge(producer, epoch, sequence, count)
-        if verdict == NEW:
+        if verdict is None:
             queue.record_new_batch(producer, epoch, sequence, count, ticket)
-            self._seen.add(producer)
+            self._active_producers.add(producer)
         return verdict
 
-    def _answer_known_batch(
-        self, queue: ProposalQueue, account: ClientAccount, request: int, verdict: Verdict
+    def _answer_old_batch(
+        self,
+        queue: ProposalQueue,
+        account: ClientAccount,
+        request: int,
+        verdict: Stored | InFlight | Refused,
     ) -> None:
         """Answer a batch that is not new."""
-        if isinstance(verdict, list):  # the first one is in flight: both get the same answer
-            if verdict[REPEATS] is None:
-                verdict[REPEATS] = []
-            verdict[REPEATS].append((account, request))
-        elif verdict == OUT_OF_SEQUENCE:
-            self._refuse(account, request, errors.OutOfSequence.code, None)
-        elif verdict == FENCED:
-            self._refuse(account, request, errors.Fenced.code, None)
-        elif verdict == KEY_REUSED:
-            self._refuse(account, request, errors.KeyReused.code, _KEY_REUSED_DETAILS)
-        else:
-            self._result(account, [request, 0, verdict, _stored_time_ms(queue, verdict), None])
+        if isinstance(verdict, Refused):
+            self._refuse(account, request, verdict)
+        elif isinstance(verdict, Stored):
+            offset = verdict.offset
+            self._result(account, [request, 0, offset, _stored_time_ms(queue, offset), None])
+        else:  # both get the same answer
+            ticket = verdict.ticket
+            if ticket[REPEATS] is None:
+                ticket[REPEATS] = []
+            ticket[REPEATS].append((account, request))
 
     def _hold_or_refuse(
         self, group: int, account: ClientAccount, request: int, frame: Buffer
     ) -> None:
         """Hold a batch until its new leader here is ready, or refuse it."""
-        refusal = self._refusal_unless_leader(group)
+        refusal = self._queues.refusal_unless_leader(group)
         size = len(frame)
         if refusal is not None:
-            self._refuse(account, request, *refusal)
+            self._refuse(account, request, refusal)
         elif (
             account.inflight_bytes + size > CLIENT_INFLIGHT_BYTES_MAX
             or self.inflight_bytes + size > DAEMON_INFLIGHT_BYTES_MAX
         ):
-            self._refuse(account, request, errors.Busy.code, _BUSY_DETAILS)
+            self._refuse(account, request, _BUSY)
         else:
             account.inflight_bytes += size
             self.inflight_bytes += size
-            self._queue_for(group).held_batches.append((account, request, frame))
+            self._queues.get_or_create(group).held_batches.append((account, request, frame))
 
-    def release(self, queue: ProposalQueue, refusal: tuple[int, Details] | None) -> None:
-        """Accept the held batches now that the replica is ready, or refuse them with `refusal`."""
+    def accept_held(self, queue: ProposalQueue) -> None:
+        """Accept the batches that waited for this replica to be ready."""
+        for account, request, frame in self._pop_held(queue):
+            self._accept_or_refuse(queue, account, request, frame)
+
+    def refuse_held(self, queue: ProposalQueue, refusal: Refused) -> None:
+        """Refuse the batches that waited: the replica does not lead any more."""
+        for account, request, _ in self._pop_held(queue):
+            self._refuse(account, request, refusal)
+
+    def _pop_held(self, queue: ProposalQueue) -> Iterator[tuple[ClientAccount, int, Buffer]]:
         held, queue.held_batches = queue.held_batches, []
         for account, request, frame in held:
             account.inflight_bytes -= len(frame)
             self.inflight_bytes -= len(frame)
-            if refusal is None:
-                self._accept_or_refuse(queue, account, request, frame)
-            else:
-                self._refuse(account, request, *refusal)
+            yield account, request, frame
 
     # -- out -----------------------------------------------------------------------------------
 
@@ -239,11 +236,11 @@ class ProduceHandler:
 
     def _settle_unusual(self, queue: ProposalQueue, entry: Entry, ticket: Ticket) -> None:
         if entry[TERM] > queue.newest_term_led:
-            self.fail([ticket], _OUTCOME_UNKNOWN, None)
+            self.fail([ticket], OUTCOME_UNKNOWN)
         else:
             self._settle(ticket, [0, entry[OFFSET], entry[TIME], None])
 
-    def fail(self, tickets: list[Ticket], code: int, details: Details) -> None:
+    def fail(self, tickets: list[Ticket], code: int, details: Details = None) -> None:
         for ticket in tickets:
             self._settle(ticket, [code, 0, 0, details])
 
@@ -255,8 +252,8 @@ class ProduceHandler:
         for receiver, number in ((account, request), *(repeats or ())):
             self._result(receiver, [number, *result])
 
-    def _refuse(self, account: ClientAccount, request: int, code: int, details: Details) -> None:
-        self._result(account, [request, code, 0, 0, details])
+    def _refuse(self, account: ClientAccount, request: int, refusal: Refused) -> None:
+        self._result(account, [request, refusal.code, 0, 0, refusal.details])
 
     def _result(self, account: ClientAccount, result: list[Any]) -> None:
         if not account.results:
@@ -284,41 +281,32 @@ class ProduceHandler:
             if account.inflight_bytes or account.results
         }
 
-    def take_seen(self) -> list[int]:
+    def pop_active_producers(self) -> list[int]:
         """Return the producers that wrote since the last call."""
-        seen, self._seen = self._seen, set()
-        for queue in self._led_queues.values():
-            seen.update(queue.in_flight)
-        return sorted(seen)[:SEEN_PRODUCERS_MAX]
+        active, self._active_producers = self._active_producers, set()
+        for queue in self._queues.led.values():
+            active.update(queue.in_flight)
+        return sorted(active)[:ACTIVE_PRODUCERS_MAX]
 
 
-def batch_bytes_limit(limit: int) -> int:
-    """Return the size of a batch with one message that is as large as its topic allows.
-
-    Packing adds to it, and so does compressing incompressible data (five bytes for each sixteen
-    thousand).
-    """
-    return limit + OVERHEAD_BYTES + limit // 1024
-
-
-def _size_refusal(size: int, count: int, body: int, bytes_max: int) -> tuple[int, Details]:
+def _size_refusal(size: int, count: int, body: int, bytes_max: int) -> Refused:
     """Say what is wrong with the size of a batch whose checksum is right."""
     if body > bytes_max >= size:
         message = (
             f"a batch of {size} bytes has {body} bytes when it is decompressed; this partition"
             f" takes {bytes_max}"
         )
-        return errors.MessageTooLarge.code, {"message": message}
+        return Refused(errors.MessageTooLarge.code, {"message": message})
     if size > bytes_max:
         message = f"a batch of {size} bytes; this partition takes {bytes_max}"
-        return errors.MessageTooLarge.code, {"message": message}
+        return Refused(errors.MessageTooLarge.code, {"message": message})
     message = f"{count} messages can't be in a body of {body} bytes"
-    return errors.BatchInvalid.code, {"message": message}
+    return Refused(errors.BatchInvalid.code, {"message": message})
 
 
-def _is_repeat(queue: ProposalQueue, sent: Verdict, frame: Buffer) -> bool:
-    """True if the batch has the messages stored with its key, or those can't be read."""
-    first = queue.sent_batch(sent)
+def _is_repeat(queue: ProposalQueue, earlier: Stored | InFlight, frame: Buffer) -> bool:
+    """True if the batch has the messages that came with its key, or those can't be read."""
+    first = queue.earlier_batch(earlier)
     try:
         return first is None or batch.have_same_messages(first, frame)
     except errors.BatchInvalid:  # one of them can't be decompressed

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
 from myqueue import errors
 from myqueue.daemons.partition.keyed_batches import KEY_REUSED, BatchKey
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 COMMAND_ROWS_MAX: Final = 4096  # in one entry
 IN_FLIGHT_PER_PRODUCER_MAX: Final = 128  # batches; beyond, applied ones are forgotten
-BATCH_BYTES_MAX: Final = 16 << 20  # whatever a topic allows
 
 Buffer = bytes | memoryview
 Details = dict[str, Any] | None
@@ -39,9 +38,36 @@ Details = dict[str, Any] | None
 ACCOUNT, REQUEST, BYTES, REPEATS = 0, 1, 2, 3
 Ticket = list[Any]
 _SETTLED: Final[Ticket] = [None, 0, 0, None]  # stands for "no batch before"
-# The offset of a stored batch (>= 0), a code of `partition/producers` or `keyed_batches` (< 0: NEW,
-# FENCED, …), or the ticket of the same batch in flight.
-Verdict = int | Ticket
+
+
+class Stored(NamedTuple):
+    """A batch came before and is applied: its first message has this offset."""
+
+    offset: int
+
+
+class InFlight(NamedTuple):
+    """A batch came before and is not applied yet."""
+
+    ticket: Ticket
+
+
+class Refused(NamedTuple):
+    """A request is not carried out: the error's code, and details for the client."""
+
+    code: int
+    details: Details
+
+
+Verdict = Stored | InFlight | Refused | None  # of a batch; None: it is new
+_REFUSALS: Final = {
+    OUT_OF_SEQUENCE: Refused(errors.OutOfSequence.code, None),
+    FENCED: Refused(errors.Fenced.code, None),
+    KEY_REUSED: Refused(
+        errors.KeyReused.code, {"message": "this key came before, with other messages"}
+    ),
+}
+REFUSED_KEY: Final = _REFUSALS[KEY_REUSED]
 
 
 class ClientAccount:
@@ -134,7 +160,7 @@ class ProposalQueue:
         self.term = 0  # in which this replica leads and is ready; else 0
         self.newest_term_led = 0  # the last such term: of the newest entry that a request waits for
         self.last_stamp_ms = 0  # of the last entry
-        self.batch_bytes_max = BATCH_BYTES_MAX  # of a batch, by the topic's settings
+        self.batch_bytes_max = 0  # set by `GroupQueues`, from the topic's settings
         self.in_flight: dict[int, InFlightBatches] = {}
         self.in_flight_by_key: dict[BatchKey, tuple[int, Ticket]] = {}  # likewise: messages, ticket
         self.held_batches: list[tuple[ClientAccount, int, Buffer]] = []  # until it is ready
@@ -179,21 +205,21 @@ class ProposalQueue:
     def judge(self, producer: int, epoch: int, sequence: int, count: int) -> Verdict:
         """Judge a batch by what its producer sent before."""
         ahead = self.in_flight.get(producer)
-        if ahead is None or epoch > ahead.epoch:
-            if ahead is not None:
-                return NEW if sequence == 0 else OUT_OF_SEQUENCE
-            return self.machine.sessions.judge(producer, epoch, sequence, count)
+        if ahead is None:
+            return _verdict(self.machine.sessions.judge(producer, epoch, sequence, count))
+        if epoch > ahead.epoch:
+            return None if sequence == 0 else _REFUSALS[OUT_OF_SEQUENCE]
         if epoch < ahead.epoch:
-            return FENCED
+            return _REFUSALS[FENCED]
         if sequence == ahead.next_sequence:
-            return NEW
+            return None
         ticket = ahead.tickets_by_sequence.get(sequence)
         if ticket is not None and ticket[ACCOUNT] is not None:
-            return ticket
+            return InFlight(ticket)
         session = self.machine.sessions.get(producer)
-        verdict = OUT_OF_SEQUENCE if session is None else session.judge(epoch, sequence, count)
+        code = OUT_OF_SEQUENCE if session is None else session.judge(epoch, sequence, count)
         # What the applied state takes for new was proposed already, or has a gap before it.
-        return OUT_OF_SEQUENCE if verdict == NEW else verdict
+        return _verdict(OUT_OF_SEQUENCE if code == NEW else code)
 
     def record_new_batch(
         self, producer: int, epoch: int, sequence: int, count: int, ticket: Ticket
@@ -209,19 +235,19 @@ class ProposalQueue:
         """Judge a batch that has a key of its own, like `judge`."""
         messages, ticket = self.in_flight_by_key.get(key, (0, None))
         if ticket is not None and ticket[ACCOUNT] is not None:
-            return ticket if messages == count else KEY_REUSED
-        return self.machine.keys.judge(key, count)
+            return InFlight(ticket) if messages == count else REFUSED_KEY
+        return _verdict(self.machine.keys.judge(key, count))
 
-    def sent_batch(self, sent: Verdict) -> Buffer | None:
-        """Return the batch at this offset or with this ticket; None if it can't be read."""
+    def earlier_batch(self, earlier: Stored | InFlight) -> Buffer | None:
+        """Return the batch that came before; None if it can't be read."""
         try:
-            if isinstance(sent, int):
-                return cast(Buffer, self.replica.entry_at_offset(sent)[PAYLOAD])
+            if isinstance(earlier, Stored):
+                return cast(Buffer, self.replica.entry_at_offset(earlier.offset)[PAYLOAD])
             for (_, payload), ticket in zip(self.new_batches, self.new_tickets, strict=True):
-                if ticket is sent:
+                if ticket is earlier.ticket:
                     return payload
             for index, ticket in self.tickets_by_index.items():
-                if ticket is sent:
+                if ticket is earlier.ticket:
                     return cast(Buffer, self.replica.read(index, index, 1)[0][PAYLOAD])
         except errors.MyQueueError:
             pass
@@ -243,7 +269,7 @@ class ProposalQueue:
     def build_proposals(self, now_ms: int) -> list[Proposal]:
         """Return all requests of this turn as proposals: batches first, then commands.
 
-        They stay here until `mark_proposed` or `take_refused`.
+        They stay here until `mark_proposed` or `withdraw`.
         """
         self.last_stamp_ms = stamp = max(now_ms, self.last_stamp_ms)
         counts, batches = zip(*self.new_batches, strict=True) if self.new_batches else ((), ())
@@ -274,13 +300,13 @@ class ProposalQueue:
             self.waiters_by_index.update(enumerate(self._waiters_by_command, first_command))
         self._clear()
 
-    def take_refused(self) -> tuple[list[Ticket], list[CommandWaiter]]:
+    def withdraw(self) -> tuple[list[Ticket], list[CommandWaiter]]:
         """Return all requests of this turn, as if never made: certainly none was carried out."""
-        tickets, waiters = self.take_refused_batches(), self.new_waiters
+        tickets, waiters = self.withdraw_batches(), self.new_waiters
         self._clear()
         return tickets, waiters
 
-    def take_refused_batches(self) -> list[Ticket]:
+    def withdraw_batches(self) -> list[Ticket]:
         """Return the batches of this turn alone; commands may be proposed without them."""
         tickets = self.new_tickets
         refused = set(map(id, tickets))
@@ -296,10 +322,17 @@ class ProposalQueue:
         self.new_batches, self.new_tickets = [], []
         self.new_rows, self.new_waiters, self._waiters_by_command = [], [], []
 
-    def take_lost(self, first: int) -> tuple[list[Ticket], list[CommandWaiter]]:
+    def pop_lost(self, first: int) -> tuple[list[Ticket], list[CommandWaiter]]:
         """Return requests whose entries have indexes from `first` on: their outcome is unknown."""
         indexes = [index for index in self.tickets_by_index if index >= first]
         tickets = [self.tickets_by_index.pop(index) for index in indexes]
         indexes = [index for index in self.waiters_by_index if index >= first]
         waiters = [waiter for index in indexes for waiter in self.waiters_by_index.pop(index)]
         return tickets, waiters
+
+
+def _verdict(code: int) -> Verdict:
+    """Return the verdict for a code of `partition/producers` or `partition/keyed_batches`."""
+    if code >= 0:
+        return Stored(code)
+    return None if code == NEW else _REFUSALS[code]

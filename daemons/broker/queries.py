@@ -7,28 +7,26 @@ position that a consumer once saw never seems to have gone back.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from myqueue import errors
 from myqueue.daemons.broker.commit_take import check_consumer_name
-from myqueue.daemons.broker.proposals import Details
 from myqueue.daemons.partition.machine import PartitionMachine
 from myqueue.daemons.raft.describe import describe_raft_node
 from myqueue.wire import protocol
 
 if TYPE_CHECKING:
+    from myqueue.daemons.broker.group_queues import GroupQueues
+    from myqueue.daemons.broker.manager_link import ManagerLink
     from myqueue.daemons.interfaces import Client
-    from myqueue.daemons.raft.health import Unhealthy
+    from myqueue.daemons.read_rounds import ReadRounds
     from myqueue.daemons.replication.engine import Engine
     from myqueue.daemons.replication.replica import Replica
 
 STATUS_GROUPS_MAX: Final = 2000  # in one STATUS
 WHERE_CONSUMERS_MAX: Final = 100  # in one WHERE
-READS_WAITING_MAX: Final = 16_384
-
-RefusalOf = Callable[[int], tuple[int, Details]]
+POSITIONS_AWAITED_MAX: Final = 16_384
 
 
 class _OffsetsRequest:
@@ -47,12 +45,15 @@ class BrokerQueries:
     """Answer requests that change nothing."""
 
     def __init__(
-        self, engine: Engine, refusal: RefusalOf, unhealthy: Callable[[], dict[int, Unhealthy]]
+        self,
+        engine: Engine,
+        queues: GroupQueues,
+        read_rounds: ReadRounds,
+        manager_link: ManagerLink,
     ) -> None:
-        self._engine, self._refusal, self._unhealthy = engine, refusal, unhealthy
-        # Reads that wait for a round of heartbeats, by context: (request, row number, group).
-        self._reads: dict[int, tuple[_OffsetsRequest, int, int]] = {}
-        self._contexts = 0  # never used twice in the life of the process
+        self._engine, self._queues, self._read_rounds = engine, queues, read_rounds
+        self._manager_link = manager_link
+        self._positions_awaited = 0  # rows of OFFSETS that wait for a round of heartbeats
 
     # -- OFFSETS -------------------------------------------------------------------------------
 
@@ -60,47 +61,38 @@ class BrokerQueries:
         offsets, groups = _OffsetsRequest(client, envelope), envelope[5]
         if offsets.consumer is not None:
             check_consumer_name(offsets.consumer)
-            if len(self._reads) + len(groups) > READS_WAITING_MAX:
+            if self._positions_awaited + len(groups) > POSITIONS_AWAITED_MAX:
                 raise errors.Busy("too many questions wait for a round of heartbeats")
         if not groups:
             self._finish(offsets)
         for place, group in enumerate(groups):
             replica = self._engine.replicas.get(group)
             if replica is None:
-                row = [group, errors.UnknownPartition.code, 0, 0, None, None, 0]
-                self._fill(offsets, place, row)
+                code = errors.UnknownPartition.code
+                self._fill(offsets, place, self._refused_row(group, code))
             elif offsets.consumer is None:
                 self._fill(offsets, place, self._row(offsets, replica))
             else:
-                self._begin_read(offsets, place, replica)
+                self._fill_when_confirmed(offsets, place, replica)
 
-    def _begin_read(self, offsets: _OffsetsRequest, place: int, replica: Replica) -> None:
-        self._contexts += 1
-        self._reads[self._contexts] = offsets, place, replica.uid
-        try:
-            self._engine.read(replica, self._contexts)
-        except errors.MyQueueError as error:
-            del self._reads[self._contexts]
-            self._fill(offsets, place, self._refused(replica, error.code))
+    def _fill_when_confirmed(self, offsets: _OffsetsRequest, place: int, replica: Replica) -> None:
+        """Fill in this row after a round of heartbeats."""
 
-    def read_ready(self, context: int) -> None:
-        waiting = self._reads.pop(context, None)
-        if waiting is None:
-            return
-        offsets, place, group = waiting
-        replica = self._engine.replicas.get(group)
-        if replica is not None:
+        def confirmed() -> None:
+            self._positions_awaited -= 1
             self._fill(offsets, place, self._row(offsets, replica))
 
-    def leadership_lost(self, group: int) -> None:
-        """Answer the reads of a group that is no longer led here: they never become ready."""
-        replica, (code, _) = self._engine.replicas.get(group), self._refusal(group)
-        for context in [c for c, waiting in self._reads.items() if waiting[2] == group]:
-            offsets, place, _ = self._reads.pop(context)
-            if replica is None:
-                self._fill(offsets, place, [group, code, 0, 0, None, None, 0])
-            else:
-                self._fill(offsets, place, self._refused(replica, code))
+        def lost() -> None:
+            self._positions_awaited -= 1
+            code = self._queues.refusal(replica.uid).code
+            self._fill(offsets, place, self._refused_row(replica.uid, code))
+
+        try:
+            self._read_rounds.begin(replica, confirmed, lost)
+        except errors.MyQueueError as error:
+            self._fill(offsets, place, self._refused_row(replica.uid, error.code))
+        else:
+            self._positions_awaited += 1
 
     def _row(self, offsets: _OffsetsRequest, replica: Replica) -> list[Any]:
         machine, code, at_time = cast(PartitionMachine, replica.machine), 0, None
@@ -116,7 +108,10 @@ class BrokerQueries:
         start, end, kept = machine.start, machine.end, machine.bytes_kept
         return [replica.uid, code, start, end, position, at_time, kept]
 
-    def _refused(self, replica: Replica, code: int) -> list[Any]:
+    def _refused_row(self, group: int, code: int) -> list[Any]:
+        replica = self._engine.replicas.get(group)
+        if replica is None:
+            return [group, code, 0, 0, None, None, 0]
         machine = cast(PartitionMachine, replica.machine)
         return [replica.uid, code, machine.start, machine.end, None, None, machine.bytes_kept]
 
@@ -166,7 +161,7 @@ class BrokerQueries:
             {
                 "daemon": "broker",
                 "node": engine.node,
-                **engine.status(self._unhealthy()),
+                **engine.status(self._manager_link.unhealthy()),
                 "groups": groups,
                 "groups_total": len(engine.replicas),
                 "closed": engine.closing.report(),

@@ -24,16 +24,17 @@ in any such queue.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from myqueue import errors
-from myqueue.daemons.broker.proposals import ProposalQueue
 from myqueue.daemons.partition.machine import PartitionMachine, start_command
 from myqueue.daemons.raft.types import COMMAND, Proposal
 from myqueue.wal.groups import Row
 
 if TYPE_CHECKING:
+    from myqueue.daemons.broker.group_queues import GroupQueues
+    from myqueue.daemons.broker.manager_answers import ManagerAnswers
+    from myqueue.daemons.broker.proposals import ProposalQueue
     from myqueue.daemons.replication.engine import Engine
 
 CHECK_INTERVAL_MS: Final = 1000
@@ -95,20 +96,13 @@ class _IndexWalk:
 
 
 class Retention:
-    """Propose new starts. `led_queues` has the queues that may be proposed to."""
+    """Propose new starts of the groups that are led here."""
 
     def __init__(
-        self,
-        engine: Engine,
-        led_queues: dict[int, ProposalQueue],
-        settings: dict[int, dict[str, Any]],
-        segment_bytes: int,
-        has_current_orders: Callable[[int], bool],
-        agreed_wall_ms: Callable[[int], int],
+        self, engine: Engine, queues: GroupQueues, answers: ManagerAnswers, segment_bytes: int
     ) -> None:
-        self._engine, self._led_queues, self._settings = engine, led_queues, settings
-        self._segment_bytes, self._has_current_orders = segment_bytes, has_current_orders
-        self._agreed_wall_ms = agreed_wall_ms
+        self._engine, self._queues, self._answers = engine, queues, answers
+        self._segment_bytes = segment_bytes
         self._next_check_at = 0
         self._groups_to_check: deque[int] = deque()
         self._walks: dict[int, _IndexWalk] = {}
@@ -118,23 +112,23 @@ class Retention:
     def tick(self, now: int) -> None:
         if not self._groups_to_check and now >= self._next_check_at:
             self._next_check_at = now + CHECK_INTERVAL_MS
-            self._groups_to_check.extend(filter(self._is_limited, self._led_queues))
+            self._groups_to_check.extend(filter(self._is_limited, self._queues.led))
             for by_group in (self._walks, self._oldest_stamps, self._proposed):
-                for group in by_group.keys() - self._led_queues.keys():
+                for group in by_group.keys() - self._queues.led.keys():
                     del by_group[group]
-        if not self._groups_to_check or not self._has_current_orders(now):
+        if not self._groups_to_check or not self._answers.has_current_orders(now):
             self._groups_to_check.clear()
             self._walks.clear()  # the settings may have changed
             return
         rows_left = ROWS_PER_TICK_MAX
         while self._groups_to_check and rows_left > 0:
             group = self._groups_to_check.popleft()
-            queue = self._led_queues.get(group)
+            queue = self._queues.led.get(group)
             if queue is not None and not self._check_pending_start(group, queue):
                 rows_left -= 1 + self._walk_on(group, queue, rows_left)
 
     def _is_limited(self, group: int) -> bool:
-        settings = self._settings.get(group, {})
+        settings = self._queues.settings(group)
         return bool(settings.get("retention_bytes") or settings.get("retention_ms"))
 
     def _check_pending_start(self, group: int, queue: ProposalQueue) -> bool:
@@ -148,7 +142,7 @@ class Retention:
     def _walk_on(self, group: int, queue: ProposalQueue, rows_max: int) -> int:
         """Go on with this partition; return how many rows were examined."""
         machine, walk = queue.machine, self._walks.get(group)
-        settings = self._settings.get(group, {})
+        settings = self._queues.settings(group)
         if walk is not None and (walk.term, walk.settings) != (queue.term, settings):
             walk = None
         if walk is None or walk.begin != machine.start_index:
@@ -176,7 +170,7 @@ class Retention:
     def _goal(self, group: int, machine: PartitionMachine) -> RetentionGoal | None:
         if machine.start == machine.end:
             return None
-        settings, oldest_ms = self._settings.get(group, {}), 0
+        settings, oldest_ms = self._queues.settings(group), 0
         if settings.get("retention_ms"):
             start, oldest_ms = self._oldest_stamps.get(group, (-1, 0))
             if start != machine.start:
@@ -185,7 +179,7 @@ class Retention:
                     return None
                 oldest_ms = row.time_ms
                 self._oldest_stamps[group] = machine.start, oldest_ms
-        now_ms = self._agreed_wall_ms(self._engine.now)
+        now_ms = self._answers.agreed_wall_ms(self._engine.now)
         return retention_goal(settings, machine.bytes_kept, oldest_ms, now_ms, self._segment_bytes)
 
     def _propose(self, group: int, queue: ProposalQueue, cut: NewStart) -> None:

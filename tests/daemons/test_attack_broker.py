@@ -24,8 +24,7 @@ def packed(size: int, codec: int = batch.PLAIN, seed: int = 1) -> bytes:
 def test_a_message_of_exactly_the_limit_fits_though_compressing_made_it_longer(codec: int) -> None:
     limit = 8 << 20
     world = World()
-    world.broker._settings[world.replica.uid] = {"message_bytes_max": limit}
-    world.broker._apply_settings(world.broker._queues[world.replica.uid])
+    world.broker.queues.set_settings(world.replica.uid, {"message_bytes_max": limit})
     assert [row[1] for row in world.produce(packed(limit, codec))] == [0]
     too_large = [row[1] for row in world.produce(packed(limit + (128 << 10)))]
     assert too_large == [errors.MessageTooLarge.code]

@@ -334,7 +334,7 @@ def test_idle_clients_and_producers_are_forgotten(world: World) -> None:
     world.engine.now += 2_000
     world.broker.tick(world.engine.now)
     assert not world.broker.produce_handler._accounts
-    assert not world.broker._queues[GROUP].in_flight
+    assert not world.broker.queues.led[GROUP].in_flight
     assert codes(world.produce(make_batch(1, producer=9, sequence=1))) == [0]
 
 
@@ -346,7 +346,7 @@ def test_a_producer_in_full_flow_takes_little_memory(world: World) -> None:
         world.engine.end_turn()
         world.engine.apply(world.replica, max(2, world.replica.log.last_index - 3))
     assert (
-        len(world.broker._queues[GROUP].in_flight[9].tickets_by_sequence)
+        len(world.broker.queues.led[GROUP].in_flight[9].tickets_by_sequence)
         <= proposals.IN_FLIGHT_PER_PRODUCER_MAX + 1
     )
 

@@ -170,7 +170,7 @@ def test_a_successor_has_its_topic_s_settings(world: World) -> None:
     world.engine.now += 1100
     world.broker.tick(world.engine.now)
     assert world.engine.replicas[5].replica_id == name(1, 12)
-    assert world.broker._settings[5] == {"retention_bytes": 9}
+    assert world.broker.queues.settings(5) == {"retention_bytes": 9}
 
 
 def test_r2_after_a_hole_in_the_log_nothing_old_is_made_that_is_not_there(world: World) -> None:

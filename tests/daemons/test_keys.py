@@ -11,7 +11,7 @@ from support.broker_seam import GROUP, World
 from support.partition_commands import take_command
 
 from myqueue import errors
-from myqueue.daemons.broker import produce
+from myqueue.daemons.broker import proposals
 from myqueue.daemons.partition import keyed_batches
 from myqueue.daemons.partition import old_takes as taken
 from myqueue.daemons.partition.keyed_batches import KEY_REUSED, KeyedBatches, batch_key
@@ -85,7 +85,7 @@ def test_a_repeat_of_what_is_on_its_way_waits_for_it(world: World) -> None:
     assert world.turn() == [] and len(world.engine.proposals[-1][1]) == 1
     two = world.ask(protocol.PRODUCE, [GROUP] * 2, frames=[keyed(1), keyed(1, 9)])
     ((refused, _),) = world.turn()
-    assert refused[3] == [[two + 1, errors.KeyReused.code, 0, 0, produce._KEY_REUSED_DETAILS]]
+    assert refused[3] == [[two + 1, errors.KeyReused.code, 0, 0, proposals.REFUSED_KEY.details]]
     world.engine.apply(world.replica)
     ((envelope, _),) = world.turn()
     assert sorted(row[:3] for row in envelope[3]) == [[one, 0, 0], [one + 1, 0, 0], [two, 0, 0]]

@@ -103,10 +103,11 @@ class Leader:
 
     def __init__(self, **settings: int) -> None:
         self.world = world = World()
-        world.broker._settings[GROUP] = settings
+        world.broker.queues.set_settings(GROUP, settings)
         world.engine.log.index = SimpleNamespace(rows=self._rows, row_at_offset=self._at)
         self.current = True
-        world.broker.retention._has_current_orders = lambda _now: self.current
+        answers = world.broker.manager_answers
+        answers.has_current_orders = lambda _now: self.current  # type: ignore[method-assign]
 
     def rows(self) -> list[Row]:
         log = self.world.replica.log
@@ -146,7 +147,7 @@ def test_the_leader_moves_the_start_and_counts_what_went() -> None:
     assert machine.start_index == first.index
     leader.look()
     assert machine.start == 25
-    leader.world.broker._settings[GROUP] = {"retention_ms": 1000}
+    leader.world.broker.queues.set_settings(GROUP, {"retention_ms": 1000})
     leader.look()
     leader.look()
     assert machine.start == machine.end == 30 and not machine.bytes_kept, "by age all may go"
@@ -225,7 +226,7 @@ def test_a_long_way_is_not_walked_to_its_end_by_settings_of_before(
     """C6: they were replaced in the middle of it, perhaps while no manager answered for minutes."""
     monkeypatch.setattr(retention, "ROWS_PER_TICK_MAX", 7)
     leader = Leader(retention_bytes=1)
-    world, settings = leader.world, leader.world.broker._settings
+    world = leader.world
     world.produce(*(make_batch(1) for _ in range(60)))
     while not leader.world.broker.retention._walks:
         world.engine.now += 50
@@ -235,7 +236,7 @@ def test_a_long_way_is_not_walked_to_its_end_by_settings_of_before(
         leader.look()
         assert not world.broker.retention._walks
         leader.current = True
-    settings[GROUP] = {"retention_bytes": 1 << 40}
+    world.broker.queues.set_settings(GROUP, {"retention_bytes": 1 << 40})
     leader.look()
     leader.look()
     assert leader.machine.start == 0

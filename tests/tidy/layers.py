@@ -86,6 +86,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         (
             *(*DAEMON, "myqueue.daemons.manager", "myqueue.daemons.metadata"),
             *("myqueue.daemons.raft", "myqueue.daemons.replication"),
+            "myqueue.daemons.read_rounds",
         ),
     ),
     (
@@ -93,6 +94,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         (
             *(*DAEMON, "myqueue.daemons.broker", "myqueue.daemons.partition"),
             *("myqueue.daemons.raft", "myqueue.daemons.replication", "myqueue.wal.groups"),
+            "myqueue.daemons.read_rounds",
         ),
     ),
     (
