@@ -20,7 +20,7 @@ class _Waiting(NamedTuple):
 
     group: int
     confirmed: Callable[[], None]
-    lost: Callable[[], None]
+    lost: Callable[[], None] | None
 
 
 class ReadRounds:
@@ -35,7 +35,10 @@ class ReadRounds:
         return len(self._waiting)
 
     def begin(
-        self, replica: Replica, confirmed: Callable[[], None], lost: Callable[[], None]
+        self,
+        replica: Replica,
+        confirmed: Callable[[], None],
+        lost: Callable[[], None] | None = None,
     ) -> None:
         """Begin a round; call `confirmed` when this replica turns out to lead, or else `lost`.
 
@@ -55,4 +58,5 @@ class ReadRounds:
         """Call `lost` for the reads of a group that is not led here any more."""
         contexts = [context for context, one in self._waiting.items() if one.group == group]
         for read in [self._waiting.pop(context) for context in contexts]:
-            read.lost()
+            if read.lost is not None:
+                read.lost()

@@ -80,10 +80,6 @@ def read_batches(
     return out
 
 
-def _wait_on() -> None:
-    """Leadership was lost: the request waits, as at any other replica."""
-
-
 class WaitingFetch:
     """One FETCH. It is answered before its deadline once `bytes_awaited` came."""
 
@@ -169,7 +165,7 @@ class FetchHandler:
         """Ask for a round of heartbeats: is our end still the end of the partition?"""
         confirmed = partial(self._end_confirmed, waiter, replica.uid)
         with suppress(errors.MyQueueError):  # not the leader now
-            self._read_rounds.begin(replica, confirmed, _wait_on)
+            self._read_rounds.begin(replica, confirmed)  # else it waits, as at any other replica
 
     def _end_confirmed(self, waiter: WaitingFetch, group: int) -> None:
         if waiter in self._waiters_by_group.get(group, ()):

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from myqueue.daemons.metadata.group_records import ConsumerGroup, GroupMember
@@ -32,6 +33,7 @@ from myqueue.wire import protocol
 if TYPE_CHECKING:
     from myqueue.daemons.interfaces import Client
     from myqueue.daemons.metadata.tables import Tables
+    from myqueue.daemons.read_rounds import ReadRounds
     from myqueue.daemons.replication.engine import Engine
     from myqueue.daemons.replication.replica import Replica
     from myqueue.wire.protocol import Envelope
@@ -43,12 +45,11 @@ PROPOSE_RETRY_MS: Final = 2000
 STALL_MS: Final = 1000  # a gap in this process: it received nothing then
 RESET_MS_MAX: Final = 30_000
 WAITING_MEMBERS_MAX: Final = 20_000
-_FIRST_CONTEXT: Final = 1 << 62  # contexts of reads count from 1
 
 AssignmentRow = list[Any]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class MemberHeartbeat:
     """A MEMBER request that is not answered yet."""
 
@@ -64,10 +65,11 @@ class MemberHeartbeat:
 class GroupSessions:
     """Members that are alive, requests that wait for news, due rebalances and resets.
 
-    The manager sets `engine`.
+    The manager sets `engine` and `read_rounds`.
     """
 
     engine: Engine
+    read_rounds: ReadRounds
 
     def __init__(
         self,
@@ -77,10 +79,8 @@ class GroupSessions:
         propose: Callable[[str, dict[str, Any]], None],
     ) -> None:
         self._tables, self._reply, self._refuse, self._propose = tables, reply, refuse, propose
-        # By context, until leadership is confirmed.
-        self._awaiting_confirmation: dict[int, MemberHeartbeat] = {}
+        self._awaiting_confirmation: dict[MemberHeartbeat, None] = {}  # of leadership
         self._awaiting_news: dict[int, MemberHeartbeat] = {}  # by member, until there is news
-        self._last_context = _FIRST_CONTEXT
         # Group uid -> version, rows by owner.
         self._assignment_cache: dict[int, tuple[int, dict[int, list[AssignmentRow]]]] = {}
         self.become_leader(0)
@@ -114,13 +114,8 @@ class GroupSessions:
             self._propose("release_shares", more)
         wait_ms = min(wait_ms, member_row.session_ms // 2)
         beat = MemberHeartbeat(client, request, group, member, seen, self.engine.now, wait_ms)
-        self._last_context += 1
-        self._awaiting_confirmation[self._last_context] = beat
-        try:
-            self.engine.read(replica, self._last_context)
-        except MyQueueError:
-            self._awaiting_confirmation.pop(self._last_context, None)
-            raise
+        self.read_rounds.begin(replica, partial(self._handle_confirmed, beat))
+        self._awaiting_confirmation[beat] = None
 
     def _get_member(self, group: str, member: int) -> GroupMember:
         team = self._tables().consumer_groups.get(group)
@@ -129,11 +124,9 @@ class GroupSessions:
             raise UnknownMember(f"group {group} has no member {member}, or it expired")
         return member_row
 
-    def read_ready(self, context: int) -> bool:
-        """Leadership is confirmed for this context; returns whether the context is ours."""
-        beat = self._awaiting_confirmation.pop(context, None)
-        if beat is None:
-            return context > _FIRST_CONTEXT
+    def _handle_confirmed(self, beat: MemberHeartbeat) -> None:
+        """Take a heartbeat that came while this manager certainly led."""
+        del self._awaiting_confirmation[beat]
         if beat.member not in self._expiry_retry_at:
             self._last_seen[beat.member] = max(
                 beat.received_at, self._last_seen.get(beat.member, 0)
@@ -143,7 +136,6 @@ class GroupSessions:
             self._reply_assignment(before)
         if not self._reply_if_news(beat):
             self._awaiting_news[beat.member] = beat
-        return True
 
     def reply_news(self) -> None:
         """Answer members for whom entries that were applied bring news."""
@@ -209,7 +201,7 @@ class GroupSessions:
 
     def fail_all(self, error: MyQueueError) -> None:
         """Refuse all waiting members: this manager no longer leads."""
-        beats = [*self._awaiting_confirmation.values(), *self._awaiting_news.values()]
+        beats = [*self._awaiting_confirmation, *self._awaiting_news.values()]
         self._awaiting_confirmation.clear()
         self._awaiting_news.clear()
         for beat in beats:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from myqueue import __version__, errors
@@ -46,6 +47,7 @@ from myqueue.daemons.metadata.operations import (
 )
 from myqueue.daemons.raft.health import ReplicaHealth
 from myqueue.daemons.raft.types import COMMAND, INDEX, PAYLOAD, Entry, Proposal, node_of, replica_id
+from myqueue.daemons.read_rounds import ReadRounds
 from myqueue.wire import protocol
 from myqueue.wire.protocol import Envelope
 
@@ -93,6 +95,7 @@ class Manager:
 
     def attach(self, engine: Engine) -> None:
         self._engine = self._heartbeats.engine = self._group_sessions.engine = engine
+        self._read_rounds = self._group_sessions.read_rounds = ReadRounds(engine)
 
     def make_state_machine(self, group: int, about: bytes) -> MetadataMachine:
         return MetadataMachine(self._config.cluster, self._config.log_entries)
@@ -287,12 +290,20 @@ class Manager:
             return
         replica = self._leader_replica()
         reader = PendingRead(client, envelope, at_least, self._engine.now + READ_TIMEOUT_MS)
-        context = self._pending.add_round_read(reader)
+        self._pending.add_round_read(reader)
         try:
-            self._engine.read(replica, context)
+            self._read_rounds.begin(replica, partial(self._answer_confirmed, reader))
         except errors.MyQueueError:
-            self._pending.reads_awaiting_round.pop(context, None)
+            self._pending.remove_round_read(reader)
             raise
+
+    def _answer_confirmed(self, reader: PendingRead) -> None:
+        if not self._pending.remove_round_read(reader):
+            return
+        if reader.at_least_index <= self._metadata.applied_index:
+            self._answer_or_refuse(reader)
+        else:
+            self._pending.reads_awaiting_index.append(reader)
 
     def _answer_when_applied(self, client: Client, envelope: Envelope, at_least: int) -> None:
         """Answer now, or when this index is applied."""
@@ -351,6 +362,7 @@ class Manager:
     def closed(self, replica: Replica) -> None:
         """The managers' group is closed here: refuse waiting requests, and all that come."""
         self._replica, self._is_ready_leader = None, False
+        self._read_rounds.leadership_lost(replica.uid)
         error = self._not_participating_error()
         for update in self._pending.take_updates(0):
             self._fail_unknown(update)
@@ -367,15 +379,7 @@ class Manager:
         return errors.NotReady(f"this manager takes no part: {why}")
 
     def read_ready(self, context: int) -> None:
-        if self._group_sessions.read_ready(context):
-            return
-        reader = self._pending.reads_awaiting_round.pop(context, None)
-        if reader is None:
-            return
-        if reader.at_least_index <= self._metadata.applied_index:
-            self._answer_or_refuse(reader)
-        else:
-            self._pending.reads_awaiting_index.append(reader)
+        self._read_rounds.read_ready(context)
 
     def changed(self, replica: Replica) -> None:
         ready = replica.is_leader and replica.is_ready
@@ -385,6 +389,7 @@ class Manager:
             self._log_event("info", "leads", term=replica.raft.term)
         self._is_ready_leader = ready
         if not replica.is_leader:
+            self._read_rounds.leadership_lost(replica.uid)
             self._group_sessions.fail_all(self._not_leader_error(replica))
             for reader in self._pending.take_round_reads():
                 request = reader.envelope[protocol.REQUEST]

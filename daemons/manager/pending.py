@@ -29,7 +29,7 @@ class PendingUpdate:
     key: bytes
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class PendingRead:
     """A READ or ROUTE that cannot be answered yet."""
 
@@ -44,21 +44,20 @@ class PendingRequests:
 
     def __init__(self) -> None:
         self.updates: dict[int, PendingUpdate] = {}  # by the index of the entry
-        self.reads_awaiting_round: dict[
-            int, PendingRead
-        ] = {}  # by context, until leadership is confirmed
+        self.reads_awaiting_round: dict[PendingRead, None] = {}  # until leadership is confirmed
         self.reads_awaiting_index: list[PendingRead] = []  # until their index is applied
-        self._last_context = 0  # never used twice in the life of the process
 
     def check_room(self, waiting: Any) -> None:
         if len(waiting) >= WAITING_MAX:
             raise Busy(f"{len(waiting)} requests wait at this manager already")
 
-    def add_round_read(self, reader: PendingRead) -> int:
+    def add_round_read(self, reader: PendingRead) -> None:
         self.check_room(self.reads_awaiting_round)
-        self._last_context += 1
-        self.reads_awaiting_round[self._last_context] = reader
-        return self._last_context
+        self.reads_awaiting_round[reader] = None
+
+    def remove_round_read(self, reader: PendingRead) -> bool:
+        """Remove a read that waits for a round; False if it expired."""
+        return self.reads_awaiting_round.pop(reader, True) is None
 
     def add_index_read(self, reader: PendingRead) -> None:
         self.check_room(self.reads_awaiting_index)
@@ -75,7 +74,7 @@ class PendingRequests:
 
     def take_round_reads(self) -> list[PendingRead]:
         """Remove and return all reads that wait for a round: leadership is lost."""
-        reads = list(self.reads_awaiting_round.values())
+        reads = list(self.reads_awaiting_round)
         self.reads_awaiting_round.clear()
         return reads
 
@@ -89,10 +88,9 @@ class PendingRequests:
             return [], []
         late = [index for index, update in self.updates.items() if update.deadline <= now]
         updates = [self.updates.pop(index) for index in late]
-        contexts = [
-            context for context, read in self.reads_awaiting_round.items() if read.deadline <= now
-        ]
-        readers = [self.reads_awaiting_round.pop(context) for context in contexts]
+        readers = [read for read in self.reads_awaiting_round if read.deadline <= now]
+        for read in readers:
+            del self.reads_awaiting_round[read]
         readers += [read for read in self.reads_awaiting_index if read.deadline <= now]
         self.reads_awaiting_index = [
             read for read in self.reads_awaiting_index if read.deadline > now
