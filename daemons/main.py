@@ -154,7 +154,7 @@ class DaemonProcess:
             self.log_event("warning", "store-rebuilt", why=log.store_problem)
         for finding in recovered.findings:
             self.log_event("warning", "recovery-finding", finding=str(finding))
-        # A broker logs "ready" after it has joined (`daemons/broker/join_status.py`).
+        # A broker logs "ready" after it has joined (`daemons/broker/manager_answers.py`).
         event = "ready" if self.config.kind == "manager" else "listening"
         self.log_event(
             "info",

@@ -3,10 +3,10 @@
 `broker` routes requests and events. `produce`, `fetch`, `commit_take` and `queries` serve clients:
 they add what clients want to write to the queue of its group (`group_queues`), and `proposals` is
 one such queue, the leader's side of a raft group. `retention` removes old messages, `key_ageing`
-counts the age of batches' keys. `manager_link` sends heartbeats and receives `orders`;
-`manager_answers` keeps what each manager answered last. `rebuilds` finds replicas that the managers
-have to rebuild; `reconcile_members` brings a group to its wanted members; `join_status` says
-whether the broker belongs to its cluster.
+counts the age of batches' keys. `manager_link` sends heartbeats and reads the answers, which are
+`orders`; `followed_orders` decides which orders count. `manager_answers` keeps what each manager
+answered last, and says whether the broker belongs to its cluster. `rebuilds` finds replicas that
+the managers have to rebuild; `reconcile_members` brings a group to its wanted members.
 
 Input: requests of clients, orders of managers, events of the engine. Output: proposals, and answers
 after these are committed. The broker knows managers only by their messages. Only `daemons/main`

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Final
 from myqueue import errors
 from myqueue.daemons.broker.commit_take import CommitTakeHandler
 from myqueue.daemons.broker.fetch import FetchHandler
+from myqueue.daemons.broker.followed_orders import FollowedOrders
 from myqueue.daemons.broker.group_queues import GroupQueues
-from myqueue.daemons.broker.join_status import JoinStatus
 from myqueue.daemons.broker.key_ageing import KeyAgeing
-from myqueue.daemons.broker.manager_answers import ManagerAnswers
+from myqueue.daemons.broker.manager_answers import JoinStatus, ManagerAnswers
 from myqueue.daemons.broker.manager_link import ManagerLink
 from myqueue.daemons.broker.orders import BrokerOrders, create_replica, unpack_about
 from myqueue.daemons.broker.produce import OUTCOME_UNKNOWN, ProduceHandler
@@ -55,23 +55,24 @@ class Broker:
     def __init__(self, config: DaemonConfig, log_event: Callable[..., None]) -> None:
         self._config, self._log_event = config, log_event
         self._next_sweep_at = self._next_transfer_at = 0
-        self._is_stopping = self._is_rejected = False
+        self._is_stopping = False
 
     # -- the owner's side of the seam ----------------------------------------------------------
 
     def attach(self, engine: Engine) -> None:
         self._engine, config = engine, self._config
         self.manager_answers = ManagerAnswers(engine, config.managers)
-        self.manager_link = ManagerLink(engine, config, self.manager_answers)
+        self.orders = FollowedOrders(engine)
+        self.manager_link = ManagerLink(engine, config, self.manager_answers, self.orders)
         self.join_status = JoinStatus(engine, self.manager_answers, self._log_event)
-        self.queues = GroupQueues(engine, self.manager_link, config.segment_bytes)
+        self.queues = GroupQueues(engine, self.orders, config.segment_bytes)
         self.read_rounds = ReadRounds(engine)
         self.key_ageing = KeyAgeing(engine, self.queues)
         self.retention = Retention(engine, self.queues, self.manager_answers, config.segment_bytes)
         self.produce_handler = ProduceHandler(engine, self.queues, self.key_ageing)
         self.commit_take_handler = CommitTakeHandler(engine, self.queues)
         self.fetch_handler = FetchHandler(engine, self.read_rounds)
-        self.queries = BrokerQueries(engine, self.queues, self.read_rounds, self.manager_link)
+        self.queries = BrokerQueries(engine, self.queues, self.read_rounds, self.orders)
         self.member_reconciler = MemberReconciler(engine)
 
     def make_state_machine(self, group: int, about: bytes) -> PartitionMachine:
@@ -115,9 +116,9 @@ class Broker:
     def handle_peer_reply(self, peer: tuple[str, int], envelope: protocol.Envelope) -> None:
         if peer[0] != "manager":
             return
-        orders = self.manager_link.answered(peer[1], envelope)
-        if orders is not None:
-            self._carry_out(orders)
+        message = self.manager_link.read_answer(peer[1], envelope)
+        if message is not None:
+            self._carry_out(self.orders.accept(message))
 
     # -- the turn ------------------------------------------------------------------------------
 
@@ -172,7 +173,7 @@ class Broker:
                 last = entries[-1]
                 self.manager_link.count_stored(last[OFFSET] + last[COUNT] - entries[0][OFFSET])
         self.fetch_handler.applied(group)
-        self.manager_link.touch(group)
+        self.manager_link.note_changed(group)
 
     def dropped(self, replica: Replica, first_index: int) -> None:
         queue = self.queues.get(replica.uid)
@@ -214,9 +215,8 @@ class Broker:
         self.fetch_handler.tick(now)
         self.retention.tick(now)
         self.key_ageing.tick(now)
-        self._check_rejected(now)
         self.join_status.tick(now)
-        if not (self._is_stopping or self._is_rejected):
+        if not (self._is_stopping or self.join_status.is_rejected):
             self.member_reconciler.tick(now)
         elif now >= self._next_transfer_at:
             self._transfer_leaderships(now)
@@ -225,19 +225,6 @@ class Broker:
             self.produce_handler.drop_idle_clients()
             self.queues.drop_idle()
             self._create_wanted_replicas()
-
-    def _check_rejected(self, now: int) -> None:
-        """Log once if the managers reject this broker: its groups have no reachable leader then."""
-        before, self._is_rejected = self._is_rejected, self.manager_answers.is_rejected(now)
-        if self._is_rejected and not before:
-            self._log_event(
-                "error",
-                "rejected-by-managers",
-                why=self.manager_answers.rejection_reason,
-                do="If this broker's disk was replaced, wait: it is accepted once the old one was"
-                " silent for ten seconds. If it was removed, or another broker has its number, stop"
-                " it. Until then it leads nothing.",
-            )
 
     def end_turn(self, now: int) -> None:
         self.fetch_handler.end_turn()
@@ -283,7 +270,7 @@ class Broker:
         Creation fails while the old replica is not removed yet, or on a full disk; it is tried
         again.
         """
-        for wanted in self.manager_link.replicas_to_create():
+        for wanted in self.orders.replicas_to_create():
             try:
                 create_replica(self._engine, wanted)
             except errors.NotReady:
@@ -301,7 +288,7 @@ class Broker:
             else:
                 # An earlier replica's settings went with it.
                 self.queues.set_settings(wanted.group, wanted.settings)
-                self.manager_link.touch(wanted.group)
+                self.manager_link.note_changed(wanted.group)
                 self._log_event(
                     "info",
                     "replica-made",
@@ -332,7 +319,7 @@ class Broker:
         """Answer the waiting requests of a closed replica, and report it to the managers."""
         self._drop_group(replica.uid)
         self.member_reconciler.changed(replica.uid)
-        self.manager_link.closed(replica.uid)
+        self.manager_link.note_closed(replica.uid)
 
     def _drop_group(self, group: int) -> None:
         """Answer everything that waits for this group: no replica of it takes part here."""

@@ -18,7 +18,7 @@ from myqueue.daemons.broker.proposals import ProposalQueue, Refused
 from myqueue.daemons.partition.machine import PartitionMachine
 
 if TYPE_CHECKING:
-    from myqueue.daemons.broker.manager_link import ManagerLink
+    from myqueue.daemons.broker.followed_orders import FollowedOrders
     from myqueue.daemons.replication.engine import Engine
     from myqueue.daemons.replication.replica import Replica
 
@@ -30,8 +30,8 @@ BATCHES_PER_SEGMENT_MIN: Final = 4  # the journal refuses larger records
 class GroupQueues:
     """All queues of this broker, and the topics' settings that limit them."""
 
-    def __init__(self, engine: Engine, manager_link: ManagerLink, segment_bytes: int) -> None:
-        self._engine, self._manager_link = engine, manager_link
+    def __init__(self, engine: Engine, orders: FollowedOrders, segment_bytes: int) -> None:
+        self._engine, self._orders = engine, orders
         self._segment_bytes = segment_bytes
         self._queues: dict[int, ProposalQueue] = {}
         self.led: dict[int, ProposalQueue] = {}  # by group; to be read only
@@ -130,7 +130,7 @@ class GroupQueues:
         if not leader or leader == self._engine.node:
             return Refused(errors.NotLeader.code, None)
         details: dict[str, Any] = {"leader": leader}
-        address = self._manager_link.brokers.get(leader)
+        address = self._orders.broker_addresses.get(leader)
         if address:
             details["address"] = address
         return Refused(errors.NotLeader.code, details)

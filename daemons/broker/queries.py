@@ -17,8 +17,8 @@ from myqueue.daemons.raft.describe import describe_raft_node
 from myqueue.wire import protocol
 
 if TYPE_CHECKING:
+    from myqueue.daemons.broker.followed_orders import FollowedOrders
     from myqueue.daemons.broker.group_queues import GroupQueues
-    from myqueue.daemons.broker.manager_link import ManagerLink
     from myqueue.daemons.interfaces import Client
     from myqueue.daemons.read_rounds import ReadRounds
     from myqueue.daemons.replication.engine import Engine
@@ -49,10 +49,10 @@ class BrokerQueries:
         engine: Engine,
         queues: GroupQueues,
         read_rounds: ReadRounds,
-        manager_link: ManagerLink,
+        orders: FollowedOrders,
     ) -> None:
         self._engine, self._queues, self._read_rounds = engine, queues, read_rounds
-        self._manager_link = manager_link
+        self._orders = orders
         self._positions_awaited = 0  # rows of OFFSETS that wait for a round of heartbeats
 
     # -- OFFSETS -------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ class BrokerQueries:
             {
                 "daemon": "broker",
                 "node": engine.node,
-                **engine.status(self._manager_link.unhealthy()),
+                **engine.status(self._orders.unhealthy()),
                 "groups": groups,
                 "groups_total": len(engine.replicas),
                 "closed": engine.closing.report(),

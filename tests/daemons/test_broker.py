@@ -204,7 +204,7 @@ def test_gaps_and_old_epochs(world: World) -> None:
 
 
 def test_not_leader_says_who_is(world: World) -> None:
-    world.broker.manager_link.brokers[3] = "three:1"
+    world.broker.orders.broker_addresses[3] = "three:1"
     world.engine.depose(world.replica, leader=3)
     (row,) = world.produce(make_batch())
     assert row[1] == errors.NotLeader.code and row[4] == {"leader": 3, "address": "three:1"}

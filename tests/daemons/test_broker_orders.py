@@ -90,9 +90,7 @@ def test_wanted_groups_are_made(world: World) -> None:
     assert made.about == protocol.pack(["events", 2, 40, {"message_bytes_max": 100}])
     assert (made.campaigns, world.engine.replicas[6].campaigns) == (1, 0)
     assert world.engine.peers == {("broker", 2): "two:2"}
-    assert (
-        world.broker.manager_link.version == 9 and world.broker.manager_link.brokers[2] == "two:1"
-    )
+    assert world.broker.orders.version == 9 and world.broker.orders.broker_addresses[2] == "two:1"
     world.engine.lead(made)
     (row,) = world.produce(make_batch(1, size=2_000), group=5)
     assert row[1] == errors.MessageTooLarge.code
@@ -140,8 +138,8 @@ MALFORMED: dict[str, Any] = {
 
 @pytest.mark.parametrize("field", [*MALFORMED, "more"])
 def test_malformed_orders_change_nothing(world: World, field: str) -> None:
-    link, brokers = world.broker.manager_link, [[3, "tcp://new:1", "tcp://new:2", "host"]]
-    before = link.version, dict(link.wanted), dict(link.brokers)
+    followed, brokers = world.broker.orders, [[3, "tcp://new:1", "tcp://new:2", "host"]]
+    before = followed.version, dict(followed.wanted), dict(followed.broker_addresses)
     state = orders(version=99, wanted=[wanted_row(5, [[1, 7]])], brokers=brokers)
     if field == "more":
         del state["more"]
@@ -149,14 +147,14 @@ def test_malformed_orders_change_nothing(world: World, field: str) -> None:
         state[field] = MALFORMED[field]
     answer(world, state)
     assert world.engine.counts["orders_invalid_total"] == 1
-    assert (link.version, link.wanted, link.brokers) == before
+    assert (followed.version, followed.wanted, followed.broker_addresses) == before
     assert set(world.engine.replicas) == {GROUP}
 
 
 def test_answers_of_unknown_managers_change_nothing(world: World) -> None:
     answer(world, {})
     answer(world, orders(version=99, wanted=[]), manager=9)
-    assert world.broker.manager_link.version != 99
+    assert world.broker.orders.version != 99
     assert set(world.engine.replicas) == {GROUP}
 
 

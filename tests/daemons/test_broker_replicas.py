@@ -47,7 +47,7 @@ def test_w6_r26_orders_for_an_earlier_life_are_not_followed(world: World) -> Non
             ),
         )
         assert set(world.engine.replicas) == {GROUP} and not world.engine.transfers
-    assert world.broker.manager_link.version == 0
+    assert world.broker.orders.version == 0
     # But where the others are may be told by anybody, or nobody could be reached.
     assert world.engine.peers == {("broker", 2): "two:2"}
     answer(world, orders(version=8, wanted=[row], gone=[[GROUP, 1]]))
@@ -306,7 +306,7 @@ def test_members_are_told_when_they_are_committed_and_by_the_leader(world: World
     made = lead(world, 5, t.Config((name(1, 7), name(2, 8)), (name(3, 9),)))
     assert members_in(world, 5) == [[1, 7, True], [2, 8, True], [3, 9, False]]
     made.raft.configs.current_index = made.raft.commit_index + 1
-    world.broker.manager_link.touch(5)
+    world.broker.manager_link.note_changed(5)
     assert members_in(world, 5) is None
 
 

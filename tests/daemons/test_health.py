@@ -241,7 +241,7 @@ def test_what_a_hole_in_the_log_may_have_held_is_missing(world: World) -> None:
         answer(world, orders(version=version, life_from=15, wanted=wanted))
     assert changes == [("start", "missing")]
     assert [5, 7, "missing"] in later(world)[0][2]["health"]
-    assert world.broker.manager_link.unhealthy()[5].health is ReplicaHealth.MISSING
+    assert world.broker.orders.unhealthy()[5].health is ReplicaHealth.MISSING
 
 
 # -- what managers make of it ---------------------------------------------------------------------
