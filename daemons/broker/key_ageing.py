@@ -95,8 +95,7 @@ class KeyAgeing:
         timer = self._timer_of(group, queue, now)
         if timer.proposed:
             return
-        queue.last_stamp_ms = max(self._engine.wall_ms(), queue.last_stamp_ms)
-        item = Proposal(0, queue.last_stamp_ms, COMMAND, key_step_command())
+        item = Proposal(0, queue.stamp(self._engine.wall_ms()), COMMAND, key_step_command())
         try:
             timer.proposed = self._engine.propose(queue.replica, [item])
         except errors.MyQueueError:

@@ -266,12 +266,17 @@ class ProposalQueue:
 
     # -- proposing -----------------------------------------------------------------------------
 
-    def build_proposals(self, now_ms: int) -> list[Proposal]:
+    def stamp(self, wall_ms: int) -> int:
+        """Return the time of the next entries: the leader's clock, but never less than before."""
+        self.last_stamp_ms = max(wall_ms, self.last_stamp_ms)
+        return self.last_stamp_ms
+
+    def build_proposals(self, wall_ms: int) -> list[Proposal]:
         """Return all requests of this turn as proposals: batches first, then commands.
 
         They stay here until `mark_proposed` or `withdraw`.
         """
-        self.last_stamp_ms = stamp = max(now_ms, self.last_stamp_ms)
+        stamp = self.stamp(wall_ms)
         counts, batches = zip(*self.new_batches, strict=True) if self.new_batches else ((), ())
         # Plain tuples: a `Proposal` takes six times as long to make, and the log only unpacks it.
         proposals = list(zip(counts, repeat(stamp), repeat(DATA), batches, strict=False))

@@ -183,9 +183,8 @@ class Retention:
         return retention_goal(settings, machine.bytes_kept, oldest_ms, now_ms, self._segment_bytes)
 
     def _propose(self, group: int, queue: ProposalQueue, cut: NewStart) -> None:
-        queue.last_stamp_ms = max(self._engine.wall_ms(), queue.last_stamp_ms)
         command = start_command(cut.offset, cut.index, cut.bytes)
-        item = Proposal(0, queue.last_stamp_ms, COMMAND, command)
+        item = Proposal(0, queue.stamp(self._engine.wall_ms()), COMMAND, command)
         try:
             index = self._engine.propose(queue.replica, [item], urgent=True)
         except errors.MyQueueError:
