@@ -1,12 +1,15 @@
 """COMMIT and TAKE: commands in the partition's own log that move consumers' positions.
 
-Both become rows of a command that the group's queue proposes with the turn. A COMMIT may name many
-partitions; it is answered when the last result is known. A TAKE is answered with the batches that
-hold its messages. Its ownership of them is replicated before they are read, so no message is lost
-if the client dies: a request with the same key gets the same messages. Takes of one turn share an
-entry of the log, and takes of one client an answer, with each batch in it once.
+A *commit* sets a position. A *take* moves a position over the next messages of one partition and
+returns them: reading and committing in one step. The step is replicated before the messages are
+read, and the client names it by a *key*. So a client that lost the answer takes again with the same
+key and gets the same messages, and no message goes to two clients. A take that finds no message, or
+whose key is known, needs no entry in the log.
 
-A take that can find no message, or whose key is known, needs no entry in the log.
+Both become rows of a command that the group's queue proposes with the turn. A COMMIT may name many
+partitions; it is answered when the last result is known. A TAKE has many takes, which are answered
+one by one with the batches that hold their messages. Takes of one turn share an entry of the log,
+and takes of one client an answer (TAKEN), with each batch in it once.
 """
 
 from __future__ import annotations
@@ -26,11 +29,14 @@ if TYPE_CHECKING:
     from myqueue.daemons.broker.group_queues import GroupQueues
     from myqueue.daemons.interfaces import Client
     from myqueue.daemons.replication.engine import Engine
+    from myqueue.daemons.replication.replica import Replica
 
-TAKE_MESSAGES_MAX: Final = 4096  # messages; as many batches fit into one answer
-TAKE_BYTES_MAX: Final = 32 << 20  # the client fetches the rest by offset: it owns it already
+TAKE_MESSAGES_MAX: Final = 4096  # in one take
 ROWS_PER_TURN_MAX: Final = 1 << 16  # of one raft group in one turn
-REPLY_ROWS_MAX: Final = 4096  # in one TAKEN
+# In one TAKEN. The client fetches by offset what does not fit: it owns it already.
+REPLY_ROWS_MAX: Final = 4096
+REPLY_BATCHES_MAX: Final = 4096
+REPLY_BYTES_MAX: Final = 32 << 20
 ACTIVE_CONSUMERS_MAX: Final = 10_000  # in one heartbeat
 _CONSUMER_PATTERN = re.compile(r"(?:group/)?[A-Za-z0-9._-]{1,200}")
 
@@ -75,13 +81,15 @@ class _CommitPart:
 
 
 class _PendingTake:
-    """One take, as a `CommandWaiter`; without a queue, its group is not led here."""
+    """One take, as a `CommandWaiter`. Its messages are read from `replica`."""
 
-    __slots__ = ("client", "queue", "handler", "request")
+    __slots__ = ("client", "handler", "replica", "request")
 
-    def __init__(self, handler: CommitTakeHandler, client: Client, request: int) -> None:
+    def __init__(
+        self, handler: CommitTakeHandler, client: Client, request: int, replica: Replica
+    ) -> None:
         self.handler, self.client, self.request = handler, client, request
-        self.queue: ProposalQueue | None = None
+        self.replica = replica
 
     def succeed(self, result: Any) -> None:
         code, first, next_offset = result
@@ -91,9 +99,7 @@ class _PendingTake:
             self.fail(code, None)
 
     def fail(self, code: int, details: Details) -> None:
-        details = details or {}
-        details = details | {"message": str(details.get("message", errors.error_of(code)))}
-        self.handler.add_reply_row(self.client, [self.request, code, 0, 0, [], details])
+        self.handler.reply_with_error(self.client, self.request, code, details)
 
 
 class _TakenReply:
@@ -140,7 +146,12 @@ class CommitTakeHandler:
             row = [COMMIT, consumer, offset, member, assignment]
             if offset == protocol.FORGET:
                 row = [FORGET, consumer, member, assignment]
-            self._enqueue_row(group, row, _CommitPart(commit, place, group))
+            part = _CommitPart(commit, place, group)
+            queue = self._queues.led.get(group)
+            if queue is None:
+                part.fail(*self._queues.refusal(group))
+            else:
+                self._add_row(queue, row, part)
 
     def take(self, client: Client, envelope: protocol.Envelope) -> None:
         """Serve a TAKE. Its first row has this request number, the others count on."""
@@ -148,28 +159,30 @@ class CommitTakeHandler:
         if len(takes) > protocol.TAKES_MAX:
             raise errors.InvalidRequest(f"{len(takes)} takes; {protocol.TAKES_MAX} at most")
         for number, row in enumerate(takes, request):
-            take = _PendingTake(self, client, number)
             try:
-                self._take_or_enqueue(take, *row)
+                self._answer_or_enqueue(client, number, *row)
             except errors.MyQueueError as error:
-                take.fail(error.code, {"message": str(error)})
+                self.reply_with_error(client, number, error.code, {"message": str(error)})
 
-    def _take_or_enqueue(
+    def _answer_or_enqueue(
         self,
-        take: _PendingTake,
+        client: Client,
+        request: int,
         group: int,
         consumer: str,
         key: bytes,
         messages_max: int,
         remember_empty: bool,
     ) -> None:
+        """Answer one take from the applied state if that is enough, or add a row for it."""
         self._check_and_note_consumer(consumer)
         if not messages_max:
             raise errors.InvalidRequest("a take of no messages")
-        queue = take.queue = self._queues.led.get(group)
+        queue = self._queues.led.get(group)
         if queue is None:
-            take.fail(*self._queues.refusal(group))
+            self.reply_with_error(client, request, *self._queues.refusal(group))
             return
+        take = _PendingTake(self, client, request, queue.replica)
         machine = queue.machine
         taken_before = machine.positions.taken(consumer, key)
         first = machine.positions.next_to_take(consumer, machine.start)
@@ -180,20 +193,21 @@ class CommitTakeHandler:
         else:
             allowed = min(messages_max, TAKE_MESSAGES_MAX)
             messages_max = self._fitting_messages(queue, first, allowed)
-            self._enqueue_row(group, [TAKE, consumer, key, messages_max, remember_empty], take)
+            self._add_row(queue, [TAKE, consumer, key, messages_max, remember_empty], take)
 
     def reply_with_messages(self, take: _PendingTake, first: int, next_offset: int) -> None:
         """Add the messages to the client's reply: they are its own, as a replicated fact."""
-        if take.queue is None or next_offset <= first:
-            self.add_reply_row(take.client, [take.request, OK, first, next_offset, [], None])
+        if next_offset <= first:
+            row = [take.request, OK, first, next_offset, [], None]
+            self._reply_for(take.client, 0).rows.append(row)
             return
-        replica, counts = take.queue.replica, self._engine.counts
+        replica, counts = take.replica, self._engine.counts
         wanted = (replica.uid, first, next_offset)
         entries = self._entries_read.get(wanted)
         if entries is None:
             try:
                 entries = read_batches(
-                    replica, first, next_offset, TAKE_BYTES_MAX, TAKE_MESSAGES_MAX, True
+                    replica, first, next_offset, REPLY_BYTES_MAX, REPLY_BATCHES_MAX, True
                 )
             except errors.MyQueueError as error:
                 counts["reads_failed_total"] += 1
@@ -208,16 +222,18 @@ class CommitTakeHandler:
         counts["fetched_batches_total"] += len(batches)
         counts["fetched_bytes_total"] += reply.payload_bytes - bytes_before
 
-    def add_reply_row(self, client: Client, row: list[Any]) -> None:
-        self._reply_for(client, 0).rows.append(row)
+    def reply_with_error(self, client: Client, request: int, code: int, details: Details) -> None:
+        details = details or {}
+        details = details | {"message": str(details.get("message", errors.error_of(code)))}
+        self._reply_for(client, 0).rows.append([request, code, 0, 0, [], details])
 
     def _reply_for(self, client: Client, batches: int) -> _TakenReply:
         """Return the client's next reply, with room for one more row of so many batches."""
         reply = self._replies.get(client)
         if reply is not None and (
             len(reply.rows) >= REPLY_ROWS_MAX
-            or reply.payload_bytes > TAKE_BYTES_MAX
-            or len(reply.frames) + batches > TAKE_MESSAGES_MAX
+            or reply.payload_bytes > REPLY_BYTES_MAX
+            or len(reply.frames) + batches > REPLY_BATCHES_MAX
         ):
             self._send(client, reply)
             reply = None
@@ -241,10 +257,10 @@ class CommitTakeHandler:
         """Return how many messages from `first` on fit into one answer."""
         machine = queue.machine
         next_offset = min(first + messages_max, machine.end)
-        if next_offset - first <= 1 or machine.bytes_kept <= TAKE_BYTES_MAX:
+        if next_offset - first <= 1 or machine.bytes_kept <= REPLY_BYTES_MAX:
             return messages_max
         entries = read_batches(
-            queue.replica, first, next_offset, TAKE_BYTES_MAX, TAKE_MESSAGES_MAX, True
+            queue.replica, first, next_offset, REPLY_BYTES_MAX, REPLY_BATCHES_MAX, True
         )
         return max(1, entries[-1][OFFSET] + entries[-1][COUNT] - first) if entries else messages_max
 
@@ -253,11 +269,8 @@ class CommitTakeHandler:
         if consumer.isascii() and consumer.isdigit() and len(consumer) < 20:
             self._active_consumers.add(int(consumer))
 
-    def _enqueue_row(self, group: int, row: list[Any], waiter: CommandWaiter) -> None:
-        queue = self._queues.led.get(group)
-        if queue is None:
-            waiter.fail(*self._queues.refusal(group))
-        elif len(queue.new_rows) >= ROWS_PER_TURN_MAX:
+    def _add_row(self, queue: ProposalQueue, row: list[Any], waiter: CommandWaiter) -> None:
+        if len(queue.new_rows) >= ROWS_PER_TURN_MAX:
             waiter.fail(errors.Busy.code, {"retry_ms": 50})
         else:
             queue.add_row(row, waiter)

@@ -40,10 +40,10 @@ class OlderTakes:
         known = self._by_take.get((key, consumer))
         return None if known is None else known[:2]
 
-    def add(self, consumer: str, key: bytes, first: int, behind: int) -> None:
+    def add(self, consumer: str, key: bytes, first: int, next_offset: int) -> None:
         known, take = self._by_take, (key, consumer)
         number = known[next(reversed(known))][2] + 1 if known else 0
-        known[take] = first, behind, number
+        known[take] = first, next_offset, number
         self._changed[take] = None
         self._forgotten.pop(take, None)
         if len(known) > OLDER_TAKES_MAX:
@@ -79,7 +79,8 @@ class OlderTakes:
         before = self._by_take
         rows = sorted(packed, key=lambda row: row[3])
         self._by_take = OrderedDict(
-            (take_id_of(name), (first, behind, number)) for name, first, behind, number in rows
+            (take_id_of(name), (first, next_offset, number))
+            for name, first, next_offset, number in rows
         )
         if changed:
             self._forgotten.update(dict.fromkeys(before))

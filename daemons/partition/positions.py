@@ -54,11 +54,11 @@ class ConsumerPosition:
     ) -> None:
         self.offset, self.member, self.assignment = offset, member, assignment
         self.taken: dict[bytes, tuple[int, int]] = {
-            key: (first, behind) for key, first, behind in taken
+            key: (first, next_offset) for key, first, next_offset in taken
         }
 
     def packed(self) -> list[Any]:
-        taken = [[key, first, behind] for key, (first, behind) in self.taken.items()]
+        taken = [[key, first, next_offset] for key, (first, next_offset) in self.taken.items()]
         return [self.offset, self.member, self.assignment, taken]
 
 
@@ -145,28 +145,34 @@ class ConsumerPositions:
         return start if known is None or known.offset is None else max(known.offset, start)
 
     def take(
-        self, consumer: str, key: bytes, most: int, start: int, end: int, nothing_too: bool = False
+        self,
+        consumer: str,
+        key: bytes,
+        most: int,
+        start: int,
+        end: int,
+        remember_empty: bool = False,
     ) -> tuple[int, int, int]:
         """Apply a take. Return (code, first, next): the client owns messages first … next - 1."""
         before = self.taken(consumer, key)
         if before is not None:
             return OK, *before
         first = self.next_to_take(consumer, start)
-        behind = max(first, min(first + most, end))
-        if behind == first and not nothing_too:
+        next_offset = max(first, min(first + most, end))
+        if next_offset == first and not remember_empty:
             return OK, first, first
         known = self._by_consumer.get(consumer)
         if known is None:
             if len(self._by_consumer) >= CONSUMERS_MAX:
                 return _BUSY, first, first
-            known = self._new(consumer, behind)
-        known.offset = behind
-        known.taken[key] = (first, behind)
+            known = self._new(consumer, next_offset)
+        known.offset = next_offset
+        known.taken[key] = (first, next_offset)
         if len(known.taken) > TAKE_KEYS_PER_CONSUMER_MAX:
             oldest = next(iter(known.taken))
             self.older.add(consumer, oldest, *known.taken.pop(oldest))
         self._changed[consumer] = None
-        return OK, first, behind
+        return OK, first, next_offset
 
     # -- saving --------------------------------------------------------------------------------
 
