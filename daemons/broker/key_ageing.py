@@ -62,12 +62,13 @@ class KeyAgeing:
         for group, queue in self._queues.led.items():
             if not len(queue.machine.keys):
                 self._timers.pop(group, None)
-            elif self._update_timer(group, queue, now):
+            elif self._check_timer(group, queue, now):
                 self._due[group] = None
                 if len(self._due) >= STEPS_PER_CHECK_MAX:
                     break
 
-    def _update_timer(self, group: int, queue: ProposalQueue, now: int) -> bool:
+    def _check_timer(self, group: int, queue: ProposalQueue, now: int) -> bool:
+        """Start the timer again if its step was applied; True if the next step is due."""
         timer, keys = self._timer_of(group, queue, now), queue.machine.keys
         if timer.proposed:
             if queue.machine.applied_index < timer.proposed:

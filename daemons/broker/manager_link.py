@@ -86,9 +86,9 @@ class ManagerLink:
         self._engine.counts["messages_stored_total"] += messages
 
     def is_due(self, now: int) -> bool:
-        """True if it is time for heartbeats, or a manager became reachable.
+        """True if it is time for heartbeats.
 
-        That one has not yet sent the addresses of the other brokers.
+        They do not wait if a manager became reachable: its answer has the addresses of the brokers.
         """
         return (
             self._is_heartbeat_urgent
@@ -108,17 +108,24 @@ class ManagerLink:
         self._unreached = {node for node in self._managers if not self._is_reached(node)}
         rows: dict[int, Row] = {}  # made once for all managers
         for node, manager in self._managers.items():
-            manager.heartbeat_number += 1
             manager.unanswered_groups |= changed
-            if manager.next_is_full:
-                manager.unanswered_groups |= dict.fromkeys(self._engine.replicas)
-            groups = islice(manager.unanswered_groups, GROUPS_PER_HEARTBEAT_MAX)
-            state = common | {"full": manager.next_is_full, "groups": self._rows(groups, rows)}
-            if manager.next_is_full:
-                state["held"] = self._held_rows()
-            frame = protocol.encode(protocol.BEAT, manager.heartbeat_number, state)
+            frame = self._encode_heartbeat(manager, common, rows)
             if not self._engine.send_to_peer(("manager", node), [frame]):
                 self._engine.counts["beats_dropped_total"] += 1
+
+    def _encode_heartbeat(
+        self, manager: _ManagerState, common: dict[str, Any], rows: dict[int, Row]
+    ) -> bytes:
+        """Return the next heartbeat to this manager, with the groups that it may not know."""
+        is_full = manager.next_is_full
+        if is_full:
+            manager.unanswered_groups |= dict.fromkeys(self._engine.replicas)
+        groups = islice(manager.unanswered_groups, GROUPS_PER_HEARTBEAT_MAX)
+        fields = common | {"full": is_full, "groups": self._rows(groups, rows)}
+        if is_full:
+            fields["held"] = self._held_rows()
+        manager.heartbeat_number += 1
+        return protocol.encode(protocol.BEAT, manager.heartbeat_number, fields)
 
     def _rows(self, groups: Iterable[int], made: dict[int, Row]) -> list[Row]:
         """Return the rows of the groups that are here; `made` has those of other heartbeats."""

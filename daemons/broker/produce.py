@@ -108,9 +108,13 @@ class ProduceHandler:
             verdict = self._judge_keyed(queue, batch_key(producer, sequence), count, frame, ticket)
         elif producer:
             # The usual case, inline: the next batch of a known producer.
-            ahead = queue.in_flight.get(producer)
-            if ahead is not None and epoch == ahead.epoch and sequence == ahead.next_sequence:
-                ahead.add(sequence, count, ticket)
+            in_flight = queue.in_flight.get(producer)
+            if (
+                in_flight is not None
+                and epoch == in_flight.epoch
+                and sequence == in_flight.next_sequence
+            ):
+                in_flight.add(sequence, count, ticket)
                 verdict = None
             else:
                 verdict = self._judge_sequenced(queue, producer, epoch, sequence, count, ticket)

@@ -6,8 +6,8 @@ memory: in whatever state a dead leader or changed orders left a group, the next
 there. The first rule that applies counts:
 
 1. A learner that is not wanted is removed.
-2. A member whose node shall hold another replica of this group is lost and is removed: a node can't
-   hold both.
+2. A member is removed if its node shall hold another replica of this group: a node can't hold both,
+   so this one is lost.
 3. A wanted replica that is no member becomes a learner.
 4. A member that is not wanted is removed when there are more voters than wanted; or, if it is
    silent, as soon as a learner can take its place: so a group is never without a voter that it
@@ -15,8 +15,8 @@ there. The first rule that applies counts:
 5. If that member leads, leadership goes to a wanted voter first.
 6. A learner that has everything becomes a voter.
 
-After no step the reachable and caught-up members are less than a majority. A removed member is not
-asked to remove its data: the managers order that when the leader reported its removal.
+No step leaves fewer reachable, caught-up members than a majority. A removed member is not asked to
+remove its data: the managers order that when the leader reported its removal.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from myqueue.daemons.raft.quorum import majority
-from myqueue.daemons.raft.types import Config, Role, incarnation_of, node_of
+from myqueue.daemons.raft.types import Config, incarnation_of, node_of
 from myqueue.errors import MyQueueError
 
 if TYPE_CHECKING:
@@ -173,9 +173,9 @@ class MemberReconciler:
                 steps += self._step(replica, wanted, now)
 
     def _step(self, replica: Replica, wanted: tuple[int, ...], now: int) -> bool:
-        """Take one step. True if something was proposed or transferred."""
+        """Do the group's next step; True if there was one to do."""
         raft = replica.raft
-        if raft.role != Role.LEADER or raft.configs.current_index > raft.commit_index:
+        if raft.configs.current_index > raft.commit_index:
             return False  # a change is under way
         config = raft.config
         if not config.learners and set(config.voters) == set(wanted):
