@@ -77,11 +77,8 @@ class GroupQueues:
 
     def remove(self, group: int) -> ProposalQueue | None:
         """Remove and return the queue of a group whose replica is not here any more."""
-        queue = self._queues.pop(group, None)
         self.led.pop(group, None)
-        if queue is not None:
-            self._to_propose.pop(queue, None)
-        return queue
+        return self._queues.pop(group, None)
 
     def drop_idle(self) -> None:
         """Drop what needs no memory any more: applied batches, and queues without requests."""

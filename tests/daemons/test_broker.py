@@ -12,7 +12,7 @@ from support.batches import WALL_MS, forged, make_batch, unreadable
 from support.broker_seam import GROUP, World
 
 from myqueue import errors
-from myqueue.daemons.broker import produce, proposals
+from myqueue.daemons.broker import produce, proposals, queries
 from myqueue.daemons.interfaces import Client
 from myqueue.daemons.raft import types as t
 from myqueue.wire import batch, protocol
@@ -422,6 +422,34 @@ def test_reads_end_with_leadership(world: World) -> None:
     world.ask(protocol.OFFSETS, None, None, [GROUP])  # the ends are told by any replica
     ((envelope, _),) = world.turn()
     assert envelope[3] == [[GROUP, 0, 0, 0, None, None, 0]]
+
+
+@pytest.mark.parametrize("is_confirmed", [True, False])
+def test_reads_that_ended_make_room_for_others(
+    world: World, monkeypatch: pytest.MonkeyPatch, is_confirmed: bool
+) -> None:
+    monkeypatch.setattr(queries, "POSITIONS_AWAITED_MAX", 1)
+    world.ask(protocol.OFFSETS, "a", None, [GROUP])
+    with pytest.raises(errors.Busy):
+        world.ask(protocol.OFFSETS, "a", None, [GROUP])
+    if is_confirmed:
+        world.broker.read_ready(*world.engine.reads)
+    else:
+        world.engine.depose(world.replica)
+        world.engine.lead(world.replica)
+    assert len(world.turn()) == 1
+    world.ask(protocol.OFFSETS, "a", None, [GROUP])
+
+
+def test_a_leader_of_a_newer_term_is_not_ready_at_once(world: World) -> None:
+    """It was deposed and elected within a turn, so the broker sees the newer term alone."""
+    world.produce(make_batch(1, producer=9))
+    world.engine.lead(world.replica, ready=False)
+    assert GROUP not in world.broker.queues.led
+    request = world.ask(protocol.PRODUCE, [GROUP], frames=[make_batch(1, producer=9, sequence=1)])
+    assert world.turn() == [], "it is held until the replica is ready"
+    ((envelope, _),) = world.turn()
+    assert envelope[3] == [[request, 0, 1, WALL_MS, None]]
 
 
 def test_where_status_stats(world: World) -> None:

@@ -299,6 +299,9 @@ def test_linearizable_reads_have_a_deadline() -> None:
     cluster.turn(READ_TIMEOUT_MS)
     code, text = error_of(cluster.answer())
     assert code == errors.NotReady.code and "majority" in text
+    (context,) = cluster.engine.reads
+    cluster.manager.read_ready(context)
+    assert cluster.answers() == [], "it was answered already"
 
 
 def test_a_read_that_the_engine_refuses_leaves_nothing_behind() -> None:
