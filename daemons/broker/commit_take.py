@@ -46,38 +46,43 @@ def check_consumer_name(consumer: str) -> None:
         raise errors.InvalidName(f"{consumer[:220]!r} names no consumer: an id, or group/NAME")
 
 
-class _PendingCommit:
-    """A COMMIT that waits: one row for each of its parts, filled in as results come."""
+class PartsReply:
+    """The reply to a request of several parts: a row for each, sent when the last is known."""
 
-    __slots__ = ("client", "engine", "request", "rows", "rows_left")
+    __slots__ = ("_client", "_engine", "_kind", "_request", "_rows", "_rows_left")
 
-    def __init__(self, engine: Engine, client: Client, request: int, parts: int) -> None:
-        self.engine, self.client, self.request = engine, client, request
-        self.rows: list[list[Any]] = [[] for _ in range(parts)]
-        self.rows_left = parts
+    def __init__(self, engine: Engine, client: Client, kind: int, request: int, parts: int) -> None:
+        self._engine, self._client, self._kind, self._request = engine, client, kind, request
+        self._rows: list[list[Any]] = [[] for _ in range(parts)]
+        self._rows_left = parts
+        if not parts:
+            self._send()
 
     def fill(self, place: int, row: list[Any]) -> None:
-        self.rows[place] = row
-        self.rows_left -= 1
-        if not self.rows_left:
-            answer = protocol.encode(protocol.COMMITTED, self.request, self.rows)
-            self.engine.reply(self.client, [answer])
+        self._rows[place] = row
+        self._rows_left -= 1
+        if not self._rows_left:
+            self._send()
+
+    def _send(self) -> None:
+        frame = protocol.encode(self._kind, self._request, self._rows)
+        self._engine.reply(self._client, [frame])
 
 
 class _CommitPart:
     """One partition's row of a COMMIT, as a `CommandWaiter`."""
 
-    __slots__ = ("commit", "group", "place")
+    __slots__ = ("group", "place", "reply")
 
-    def __init__(self, commit: _PendingCommit, place: int, group: int) -> None:
-        self.commit, self.place, self.group = commit, place, group
+    def __init__(self, reply: PartsReply, place: int, group: int) -> None:
+        self.reply, self.place, self.group = reply, place, group
 
     def succeed(self, result: Any) -> None:
         code, position = result
-        self.commit.fill(self.place, [self.group, code, position, None])
+        self.reply.fill(self.place, [self.group, code, position, None])
 
     def fail(self, code: int, details: Details) -> None:
-        self.commit.fill(self.place, [self.group, code, 0, details])
+        self.reply.fill(self.place, [self.group, code, 0, details])
 
 
 class _PendingTake:
@@ -138,15 +143,12 @@ class CommitTakeHandler:
     def commit(self, client: Client, envelope: protocol.Envelope) -> None:
         _, _, request, consumer, parts = envelope
         self._check_and_note_consumer(consumer)
-        commit = _PendingCommit(self._engine, client, request, len(parts))
-        if not parts:
-            answer = protocol.encode(protocol.COMMITTED, request, [])
-            self._engine.reply(client, [answer])
+        reply = PartsReply(self._engine, client, protocol.COMMITTED, request, len(parts))
         for place, (group, offset, member, assignment) in enumerate(parts):
             row = [COMMIT, consumer, offset, member, assignment]
             if offset == protocol.FORGET:
                 row = [FORGET, consumer, member, assignment]
-            part = _CommitPart(commit, place, group)
+            part = _CommitPart(reply, place, group)
             queue = self._queues.led.get(group)
             if queue is None:
                 part.fail(*self._queues.refusal(group))

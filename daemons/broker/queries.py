@@ -7,11 +7,13 @@ position that a consumer once saw never seems to have gone back.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from myqueue import errors
-from myqueue.daemons.broker.commit_take import check_consumer_name
+from myqueue.daemons.broker.commit_take import PartsReply, check_consumer_name
 from myqueue.daemons.partition.machine import PartitionMachine
 from myqueue.daemons.raft.describe import describe_raft_node
 from myqueue.wire import protocol
@@ -27,18 +29,6 @@ if TYPE_CHECKING:
 STATUS_GROUPS_MAX: Final = 2000  # in one STATUS
 WHERE_CONSUMERS_MAX: Final = 100  # in one WHERE
 POSITIONS_AWAITED_MAX: Final = 16_384
-
-
-class _OffsetsRequest:
-    """An OFFSETS that waits: one row for each of its groups, filled in as answers come."""
-
-    __slots__ = ("client", "consumer", "request", "rows", "rows_left", "time_ms")
-
-    def __init__(self, client: Client, envelope: protocol.Envelope) -> None:
-        _, _, self.request, self.consumer, self.time_ms, groups = envelope
-        self.client = client
-        self.rows: list[list[Any]] = [[] for _ in groups]
-        self.rows_left = len(groups)
 
 
 class BrokerQueries:
@@ -58,55 +48,45 @@ class BrokerQueries:
     # -- OFFSETS -------------------------------------------------------------------------------
 
     def offsets(self, client: Client, envelope: protocol.Envelope) -> None:
-        offsets, groups = _OffsetsRequest(client, envelope), envelope[5]
-        if offsets.consumer is not None:
-            check_consumer_name(offsets.consumer)
+        _, _, request, consumer, time_ms, groups = envelope
+        if consumer is not None:
+            check_consumer_name(consumer)
             if self._positions_awaited + len(groups) > POSITIONS_AWAITED_MAX:
                 raise errors.Busy("too many questions wait for a round of heartbeats")
-        if not groups:
-            self._finish(offsets)
+        reply = PartsReply(self._engine, client, protocol.POSITIONS, request, len(groups))
         for place, group in enumerate(groups):
+            fill = partial(reply.fill, place)
             replica = self._engine.replicas.get(group)
             if replica is None:
-                code = errors.UnknownPartition.code
-                self._fill(offsets, place, self._refused_row(group, code))
-            elif offsets.consumer is None:
-                self._fill(offsets, place, self._row(offsets, replica))
+                fill(self._refused_row(group, errors.UnknownPartition.code))
+            elif consumer is None:
+                fill(_offsets_row(replica, None, time_ms))
             else:
-                self._fill_when_confirmed(offsets, place, replica)
+                self._fill_when_confirmed(fill, replica, consumer, time_ms)
 
-    def _fill_when_confirmed(self, offsets: _OffsetsRequest, place: int, replica: Replica) -> None:
-        """Fill in this row after a round of heartbeats."""
+    def _fill_when_confirmed(
+        self,
+        fill: Callable[[list[Any]], None],
+        replica: Replica,
+        consumer: str,
+        time_ms: int | None,
+    ) -> None:
+        """Fill in a row with a consumer's position after a round of heartbeats."""
 
         def confirmed() -> None:
             self._positions_awaited -= 1
-            self._fill(offsets, place, self._row(offsets, replica))
+            fill(_offsets_row(replica, consumer, time_ms))
 
         def lost() -> None:
             self._positions_awaited -= 1
-            code = self._queues.refusal(replica.uid).code
-            self._fill(offsets, place, self._refused_row(replica.uid, code))
+            fill(self._refused_row(replica.uid, self._queues.refusal(replica.uid).code))
 
         try:
             self._read_rounds.begin(replica, confirmed, lost)
         except errors.MyQueueError as error:
-            self._fill(offsets, place, self._refused_row(replica.uid, error.code))
+            fill(self._refused_row(replica.uid, error.code))
         else:
             self._positions_awaited += 1
-
-    def _row(self, offsets: _OffsetsRequest, replica: Replica) -> list[Any]:
-        machine, code, at_time = cast(PartitionMachine, replica.machine), 0, None
-        consumer = offsets.consumer
-        position = None if consumer is None else machine.positions.offset(consumer)
-        if offsets.time_ms is not None:
-            try:
-                at_time = replica.offset_at_time(offsets.time_ms)
-            except errors.MyQueueError as error:
-                code = error.code
-        if at_time is not None:
-            at_time = max(at_time, machine.start)
-        start, end, kept = machine.start, machine.end, machine.bytes_kept
-        return [replica.uid, code, start, end, position, at_time, kept]
 
     def _refused_row(self, group: int, code: int) -> list[Any]:
         replica = self._engine.replicas.get(group)
@@ -114,16 +94,6 @@ class BrokerQueries:
             return [group, code, 0, 0, None, None, 0]
         machine = cast(PartitionMachine, replica.machine)
         return [replica.uid, code, machine.start, machine.end, None, None, machine.bytes_kept]
-
-    def _fill(self, offsets: _OffsetsRequest, place: int, row: list[Any]) -> None:
-        offsets.rows[place] = row
-        offsets.rows_left -= 1
-        if not offsets.rows_left:
-            self._finish(offsets)
-
-    def _finish(self, offsets: _OffsetsRequest) -> None:
-        answer = protocol.encode(protocol.POSITIONS, offsets.request, offsets.rows)
-        self._engine.reply(offsets.client, [answer])
 
     # -- for people and for metrics ------------------------------------------------------------
 
@@ -176,6 +146,20 @@ class BrokerQueries:
 
     def _reply_info(self, client: Client, request: int, answer: dict[str, Any]) -> None:
         self._engine.reply(client, [protocol.encode(protocol.INFO, request, answer)])
+
+
+def _offsets_row(replica: Replica, consumer: str | None, time_ms: int | None) -> list[Any]:
+    machine, code, at_time = cast(PartitionMachine, replica.machine), 0, None
+    position = None if consumer is None else machine.positions.offset(consumer)
+    if time_ms is not None:
+        try:
+            at_time = replica.offset_at_time(time_ms)
+        except errors.MyQueueError as error:
+            code = error.code
+    if at_time is not None:
+        at_time = max(at_time, machine.start)
+    start, end, kept = machine.start, machine.end, machine.bytes_kept
+    return [replica.uid, code, start, end, position, at_time, kept]
 
 
 def replica_summary(replica: Replica) -> dict[str, Any]:
