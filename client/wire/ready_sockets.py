@@ -11,7 +11,8 @@ Two rules follow:
 - A socket whose descriptor is readable is asked for its events, and counts only if one of them is
   wanted. If none is, the wait goes on.
 - A socket that was read or written since the last wait is asked before the next one. The user of
-  this class calls `note_use` for that; sockets that were ready are noted by themselves.
+  this class calls `note_use` for that; sockets that were ready are noted by themselves, and
+  `note_empty` takes it back.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class ReadySockets:
         self._wanted: dict[Any, int] = {}  # socket -> READABLE, or with WRITABLE
         self._used: set[Any] = set()  # sockets, since the last wait
         self.note_use = self._used.add
+        self.note_empty = self._used.discard  # its events were asked for after its last use
 
     def add(self, socket: Any) -> None:
         """Watch a ZeroMQ socket until it is readable."""

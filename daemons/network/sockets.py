@@ -134,6 +134,7 @@ class Transport:
         self._sockets = ReadySockets()
         self._ready = self._sockets.ready
         self._peer_connections: dict[tuple[str, int], _PeerConnection] = {}
+        self._listening: set[zmq.Socket[bytes]] = set()  # the listeners
         self._clients: dict[bytes, Client] = {}
         self._large_payload_listeners: set[Any] = set()  # listeners whose last payloads were large
         self.floods = FloodGuard(room_bytes(machine_bytes()))
@@ -185,6 +186,7 @@ class Transport:
             int(bytes(listener.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").rsplit(b":", 1)[1])
         )
         self._sockets.add(listener)
+        self._listening.add(listener)
         self._watch_handshakes(listener)
         return listener
 
@@ -252,11 +254,11 @@ class Transport:
             return
         get, recv = listener.getsockopt, listener.recv
         for _ in range(messages_max):
-            identity = recv(_NOW)
-            if listener is self._peer_listener and identity not in self._sources and get(_MORE):
+            identity = recv(_NOW)  # a ROUTER puts it before every message
+            if listener is self._peer_listener and identity not in self._sources:
                 envelope = self._first_of(identity)
             else:
-                envelope = recv(_NOW) if get(_MORE) else b""
+                envelope = recv(_NOW)
             frames = (
                 _payloads(listener, listener in self._large_payload_listeners) if get(_MORE) else []
             )
@@ -270,6 +272,7 @@ class Transport:
                 bytes_max -= TOO_MANY_BYTES
             yield identity, envelope, frames
             if not int(get(_EVENTS)) & _IN:
+                self._sockets.note_empty(listener)
                 return
             if bytes_max <= 0:
                 break
@@ -298,6 +301,8 @@ class Transport:
 
     def from_peer_connections(self) -> Iterator[tuple[tuple[str, int], bytes]]:
         """Read replies of peers to messages on our connections."""
+        if self._ready <= self._listening:
+            return
         for peer, link in list(self._peer_connections.items()):
             socket = link.socket
             if socket not in self._ready:
@@ -311,6 +316,8 @@ class Transport:
 
     def take_broken_connections(self) -> Iterator[tuple[str, int]]:
         """Return peers whose connection broke since the last turn, and mark it as not greeted."""
+        if self._ready <= self._listening:
+            return
         for peer, link in list(self._peer_connections.items()):
             if link.monitor not in self._ready:
                 continue

@@ -390,19 +390,22 @@ class Engine:
     def end_turn(self) -> bool:
         """Do what the core asks. True: that made new work, so another turn must follow at once.
 
-        Packets leave before the journal gets its batch: the way to the followers' disks is longer
-        than to our own, and the writer that wakes up takes the interpreter away from the sender.
+        Packets leave before the journal gets its batch, and before plain entries are encoded for
+        it: the way to the followers' disks is longer than to our own.
         """
         effects, packets = self.host.end_turn(self.now)
         if self.host.broken:
             self._close_broken()
-        if effects.persist:
+        has_only_entries = all(type(one) is t.PersistEntries for one in effects.persist)
+        if not has_only_entries:
             self._persist(effects.persist)
             if self.host.broken:  # a leader's snapshot could not be restored
                 self.host.leave_out(effects, packets)
                 self._close_broken()
         if packets:
             self._send(packets)
+        if has_only_entries:
+            self._persist(effects.persist)
         journal = self.log.journal
         journal.submit()
         if journal.queued_bytes:
