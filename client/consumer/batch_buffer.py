@@ -6,9 +6,10 @@
 
 Between the two lie the *opened* batch, as an iterator over its messages, and the *packed* batches.
 The position is not counted message by message: it is `opened_end` minus the messages left in the
-iterator, and a list iterator knows how many are left. So handing out a message is one step of C
-code, whether the application iterates or polls. No message is handed out twice: there is only one
-iterator, and `move_to` exhausts it, so a loop that still holds it ends.
+iterator. That one makes each message out of the next value of a list, and the list's iterator knows
+how many values are left. So handing out a message is one step of C code, whether the application
+iterates or polls. No message is handed out twice: there is only one iterator, and `move_to`
+exhausts it, so a loop that still holds it ends.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from itertools import islice, pairwise
 from operator import length_hint
 from typing import NamedTuple
 
-from myqueue.consumer.message import Message
+from myqueue.consumer.message import Message, MessageRun
 from myqueue.wire import batch
 
 
@@ -40,6 +41,7 @@ class BatchBuffer:
 
     def __init__(self) -> None:
         self.opened: Iterator[Message] = iter([])
+        self._left: Iterator[object] = self.opened  # yields one item for each message of `opened`
         self.opened_end = 0
         self.packed: deque[PackedBatch] = deque()
         self.packed_bytes = 0
@@ -48,19 +50,19 @@ class BatchBuffer:
     @property
     def opened_count(self) -> int:
         """Number of messages of the opened batch that were not handed out."""
-        return length_hint(self.opened)
+        return length_hint(self._left)
 
     @property
     def position(self) -> int:
-        return self.opened_end - length_hint(self.opened)
+        return self.opened_end - length_hint(self._left)
 
     @property
     def has_messages(self) -> bool:
-        return bool(self.packed) or length_hint(self.opened) > 0
+        return bool(self.packed) or length_hint(self._left) > 0
 
     def move_to(self, offset: int) -> None:
         """Drop all messages and go on from this offset."""
-        deque(self.opened, maxlen=0)
+        deque(self._left, maxlen=0)  # ends `opened` as well
         self.packed.clear()
         self.packed_bytes = 0
         self.opened_end = self.next_offset = offset
@@ -72,6 +74,7 @@ class BatchBuffer:
     def detach_iterator(self) -> None:
         """Keep the rest of the opened batch, but end the loop that iterates over it."""
         self.opened = iter(list(self.opened))
+        self._left = self.opened
 
     def receive(self, offset: int, frame: batch.Buffer) -> bool:
         """Add a batch, unless it holds nothing new; False: messages before it are missing.
@@ -93,10 +96,10 @@ class BatchBuffer:
         self.packed_bytes -= len(first.frame)
         return first
 
-    def open(self, popped: PackedBatch, messages: list[Message]) -> None:
+    def open(self, popped: PackedBatch, run: MessageRun) -> None:
         """Hand out these messages next, those of the batch that was popped."""
         handed_out = self.opened_end - popped.offset  # its first ones, before the position
-        self.opened, self.opened_end = iter(messages), popped.end
+        (self.opened, self._left), self.opened_end = run, popped.end
         if handed_out > 0:
             deque(islice(self.opened, handed_out), maxlen=0)
 

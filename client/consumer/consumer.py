@@ -7,6 +7,7 @@ message is handed out twice. Waits are in short slices, so that Ctrl-C is never 
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import time
@@ -250,17 +251,28 @@ class Consumer:
             )
         timeout = arguments.seconds(timeout)
         end = None if timeout is None else time.monotonic() + timeout
-        with self._exclusive_call(timeout):
-            self._begin_call()
-            run = self._next_run(None if end is None else end - time.monotonic())
-            out: list[Message] = []
-            try:
-                while run is not None and len(out) < limit:
-                    out += islice(run, limit - len(out))
-                    run = self._take_run() if len(out) < limit else None
-            except MyQueueError as error:
-                self._error = error  # raised by the next call; these messages come first
-            return out
+        collects = False
+        try:
+            with self._exclusive_call(timeout):
+                self._begin_call()
+                run = self._next_run(None if end is None else end - time.monotonic())
+                collects = gc.isenabled()
+                gc.disable()  # no message can be garbage before this call returns
+                return self._take(run, limit)
+        finally:
+            if collects:
+                gc.enable()
+
+    def _take(self, run: Iterator[Message] | None, limit: int) -> list[Message]:
+        """Take messages that were fetched, of `run` and then of other runs."""
+        out: list[Message] = []
+        try:
+            while run is not None and len(out) < limit:
+                out += islice(run, limit - len(out))
+                run = self._take_run() if len(out) < limit else None
+        except MyQueueError as error:
+            self._error = error  # raised by the next call; these messages come first
+        return out
 
     def __iter__(self) -> Iterator[Message]:
         """Yield messages one after the other; the loop ends after `idle_timeout` or `close`.

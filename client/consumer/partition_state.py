@@ -311,7 +311,7 @@ class PartitionState:
         popped = self.buffer.pop_packed()
         try:
             header, columns = batch.open_batch(popped.frame)
-            messages = messages_of(*self.name, popped.offset, header.time_ms, columns)
+            run = messages_of(*self.name, popped.offset, header.time_ms, columns)
         except (BatchInvalid, TypeError) as error:
             if not batch.is_whole(popped.frame):
                 self.drop_fetched()
@@ -325,7 +325,7 @@ class PartitionState:
                 self.error = self._unreadable(popped, error)
             return False
         self.damaged_count = 0
-        self.buffer.open(popped, messages)
+        self.buffer.open(popped, run)
         return self.buffer.opened_count > 0
 
     def _unreadable(self, popped: PackedBatch, error: Exception) -> BatchUnreadable:

@@ -51,9 +51,10 @@ class OpenedBatches:
                 self._keep(place, opened)
         begin = max(0, first - offset)
         columns = batch.part_of(opened.columns, begin, max(0, end - offset))
-        return messages_of(
+        run = messages_of(
             partition.topic, partition.number, offset + begin, opened.time_ms, columns
         )
+        return list(run.messages)
 
     def _keep(self, place: tuple[int, int], opened: _OpenedBatch) -> None:
         """Keep an opened batch, and drop the oldest ones by number and memory.
