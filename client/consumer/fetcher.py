@@ -13,9 +13,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
-from functools import partial
+from functools import cache, partial
 from threading import Condition
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from myqueue.consumer.fetch_plan import BrokerRequest, OffsetsRequest
 from myqueue.consumer.subscription import CommitRequest, PartitionRoute, Subscription
@@ -43,6 +43,19 @@ LOGGED_FAILURES = 10
 OVERDUE_MS = 500
 # Refusals of a broker that still leads the partition and will answer soon.
 STILL_LEADS = (NotReady.code, Busy.code)
+KEPT_BYTES: Final = words.FRAME_BYTES_MAX + (64 << 10)  # every frame is smaller
+
+
+@cache
+def keep_freed_memory() -> None:
+    """Let the C library keep the memory of freed frames for the next ones; once in a process.
+
+    By default glibc returns large blocks to the kernel, and each new frame costs a page fault for
+    every 4 KiB. It learns from a large block that is freed: blocks up to this size then come from
+    the heap, which keeps up to twice as much. This block is never touched, so it costs no memory. A
+    process that has set these limits itself keeps its own.
+    """
+    bytes(KEPT_BYTES)
 
 
 class Fetcher:
@@ -54,6 +67,7 @@ class Fetcher:
     def __init__(
         self, session: SessionCore, subscription: Subscription, request_timeout_ms: int
     ) -> None:
+        keep_freed_memory()
         self.changed = Condition()
         self.listeners: list[Callable[[], object]] = []  # called with `changed` held: no waiting
         self._session, self._subscription = session, subscription
