@@ -230,6 +230,7 @@ class Broker:
         self.fetch_handler.end_turn()
         self.produce_handler.end_turn()
         self.commit_take_handler.end_turn()
+        self.fetch_handler.read_ahead(now)
         if self.manager_link.is_due(now):
             producers = self.produce_handler.pop_active_producers()
             consumers = self.commit_take_handler.pop_active_consumers()

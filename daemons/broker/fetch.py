@@ -11,6 +11,9 @@ a round of heartbeats that began after the request came.
 A request that finds less than it wants waits under each of its groups. Bytes that a group gains are
 subtracted from those that its waiters await. A waiter that awaits no more is answered when the turn
 ends, by reading again.
+
+A consumer that catches up with old batches finds the next ones read already, see
+`replication/read_ahead.py`.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from myqueue import errors
 from myqueue.daemons.partition.machine import PartitionMachine
 from myqueue.daemons.raft.types import COUNT, DATA, INDEX, OFFSET, PAYLOAD, TIME, TYPE, Entry
+from myqueue.daemons.replication.read_ahead import ReadAhead
 from myqueue.wire import protocol
 
 if TYPE_CHECKING:
@@ -77,6 +81,8 @@ def read_batches(
             bytes_max -= size
             out.append(entry)
             offset = entry[OFFSET] + entry[COUNT]
+        if out and bytes_max < len(out[-1][PAYLOAD]):
+            break  # the next one would hardly fit: it is not read for nothing
     return out
 
 
@@ -128,6 +134,7 @@ class FetchHandler:
         self._woken_groups: dict[int, None] = {}  # groups that gained something in this turn
         self._waiters_by_slot: dict[int, dict[WaitingFetch, None]] = {}  # by deadline
         self._waiters_per_client: dict[Client, int] = {}
+        self._read_ahead = ReadAhead(self._read_from_disk)
         self.waiting = 0
 
     # -- requests ------------------------------------------------------------------------------
@@ -207,7 +214,9 @@ class FetchHandler:
         start, end = machine.start, machine.end
         details: dict[str, Any] | None = None
         try:
-            entries = read_batches(replica, offset, end, bytes_left, frames_left, not answer.frames)
+            entries = self._read_ahead.take(
+                replica.uid, offset, bytes_left, frames_left
+            ) or read_batches(replica, offset, end, bytes_left, frames_left, not answer.frames)
         except errors.EntryMissing:  # it is being filled after a leader's snapshot
             code, details = errors.NotReady.code, {"retry_ms": 50}
         except errors.MyQueueError as error:
@@ -220,9 +229,19 @@ class FetchHandler:
             answer.frames += frames
             answer.bytes += sum(map(len, frames))
             answer.messages += sum(entry[COUNT] for entry in entries)
+            if entries and entries[-1][OFFSET] + entries[-1][COUNT] < end:
+                now = self._engine.now
+                self._read_ahead.note_reply(replica.uid, offset, entries[-1], bytes_left, now)
             return
         answer.failed = True
         answer.rows.append([replica.uid, code, start, end, [], details])
+
+    def _read_from_disk(self, group: int, offset: int, bytes_max: int) -> list[Entry]:
+        replica = self._engine.replicas.get(group)
+        if replica is None or replica.raft.log.index_at_offset(offset) is not None:
+            return []  # gone, or in memory
+        end = cast(PartitionMachine, replica.machine).end
+        return read_batches(replica, offset, end, bytes_max, REPLY_FRAMES_MAX, True)
 
     def _reply(self, waiter: WaitingFetch, answer: _FetchReply) -> None:
         counts = self._engine.counts
@@ -272,6 +291,7 @@ class FetchHandler:
 
     def removed(self, group: int) -> None:
         """Answer all waiters of a group that is not here any more."""
+        self._read_ahead.removed(group)
         for waiter in self._waiters_by_group.get(group, ()):
             waiter.bytes_awaited = 0
         if group in self._waiters_by_group:
@@ -296,8 +316,13 @@ class FetchHandler:
                 if waiter.bytes_awaited <= 0:
                     self._reply_to_waiter(waiter)
 
+    def read_ahead(self, now: int) -> None:
+        """Read what the consumers that got replies ask for next. The last work of a turn."""
+        self._read_ahead.end_turn(now)
+
     def tick(self, now: int) -> None:
         """Answer the waiters whose deadline has come, with what there is."""
+        self._read_ahead.tick(now)
         for slot in [slot for slot in self._waiters_by_slot if slot * SLOT_MS <= now]:
             for waiter in self._waiters_by_slot.pop(slot):
                 self._reply_to_waiter(waiter)

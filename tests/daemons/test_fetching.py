@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from support.batches import WALL_MS, make_batch
 from support.broker_seam import GROUP, World
@@ -10,6 +12,8 @@ from myqueue import errors
 from myqueue.daemons.broker import fetch
 from myqueue.daemons.partition.machine import start_command
 from myqueue.daemons.raft import types as t
+from myqueue.daemons.raft.log import RaftLog
+from myqueue.daemons.replication import read_ahead
 from myqueue.wire import protocol
 
 LOTS = 1 << 20
@@ -207,3 +211,128 @@ def test_waiters_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> N
         world.ask(protocol.FETCH, 9_000, 1, LOTS, [[GROUP, 0]])
     with pytest.raises(errors.InvalidRequest):
         world.ask(protocol.FETCH, 9_000, 1, LOTS, [])
+
+
+# -- reading ahead --------------------------------------------------------------------------------
+
+
+class OnDisk:
+    """A group's log of which nothing is in memory; other attributes are those of the real one."""
+
+    def __init__(self, log: RaftLog) -> None:
+        self._log = log
+
+    def index_at_offset(self, offset: int) -> int | None:
+        return None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+
+class Reader:
+    """A consumer of a partition with 20 batches of one message, of which each fetch gets two."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.next = world, 0
+        self.batches = [make_batch(1) for _ in range(20)]
+        world.produce(*self.batches)
+        world.replica.raft.log = OnDisk(world.replica.log)
+        self.reads: list[int] = []  # first index of each read
+        read = world.replica.read
+
+        def counted(first: int, last: int, max_bytes: int) -> list[t.Entry]:
+            self.reads.append(first)
+            return read(first, last, max_bytes)
+
+        world.replica.read = counted  # type: ignore[method-assign]
+
+    def fetch(self, batches: int = 2) -> int:
+        """Fetch the next batches; return how many reads it took before the answer."""
+        self.reads.clear()
+        limit = batches * len(self.batches[0])
+        self.world.ask(protocol.FETCH, 0, 1, limit, [[GROUP, self.next]])
+        reads = len(self.reads)
+        ((envelope, frames),) = self.world.turn()
+        assert [offset for offset, _ in envelope[3][0][4]] == [
+            *range(self.next, self.next + batches)
+        ]
+        assert frames == self.batches[self.next : self.next + batches]
+        self.next += batches
+        return reads
+
+    @property
+    def kept_bytes(self) -> int:
+        return self.world.broker.fetch_handler._read_ahead.kept_bytes
+
+
+def test_a_consumer_that_asks_quickly_finds_its_next_batches_read(world: World) -> None:
+    reader = Reader(world)
+    assert [reader.fetch() for _ in range(10)] == [1, 1, *[0] * 8]
+    assert reader.kept_bytes == 0 and reader.reads == [], "nothing is after the last one"
+
+
+@pytest.mark.parametrize("ticks", [False, True])
+def test_a_consumer_that_asks_slowly_gets_nothing_read_ahead(world: World, ticks: bool) -> None:
+    reader = Reader(world)
+    for _ in range(5):
+        assert reader.fetch() == 1
+        world.engine.now += read_ahead.QUICK_MS + 1
+        if ticks:
+            world.broker.tick(world.engine.now)
+    assert reader.kept_bytes == 0
+
+
+def test_what_is_in_memory_is_not_read_ahead(world: World) -> None:
+    reader = Reader(world)
+    world.replica.raft.log = world.replica.log
+    assert [reader.fetch() for _ in range(4)] == [1] * 4 and reader.kept_bytes == 0
+
+
+def test_what_was_read_ahead_is_dropped_if_nobody_asks(world: World) -> None:
+    reader = Reader(world)
+    reader.fetch()
+    reader.fetch()
+    assert reader.kept_bytes == 2 * len(reader.batches[0])
+    world.engine.now += read_ahead.KEPT_MS + 1
+    world.broker.tick(world.engine.now)
+    assert reader.kept_bytes == 0
+    assert reader.fetch() == 1
+
+
+def test_a_smaller_request_leaves_the_rest_of_what_was_read_ahead(world: World) -> None:
+    reader = Reader(world)
+    reader.fetch()
+    reader.fetch()
+    assert reader.fetch(1) == 0 and reader.reads == [], "the rest is what comes next"
+    assert reader.fetch(1) == 0
+
+
+def test_what_cannot_be_read_ahead_is_an_error_only_for_those_who_ask(world: World) -> None:
+    reader = Reader(world)
+    reader.fetch()
+    reader.world.ask(protocol.FETCH, 0, 1, 2 * len(reader.batches[0]), [[GROUP, 2]])
+    world.replica.broken = errors.CorruptData("segment 3")
+    ((envelope, frames),) = world.turn()
+    assert envelope[3][0][1] == 0 and len(frames) == 2
+    world.ask(protocol.FETCH, 0, 1, LOTS, [[GROUP, 4]])
+    assert world.turn()[0][0][3][0][1] == errors.CorruptData.code
+
+
+def test_a_removed_group_leaves_nothing_read_ahead(world: World) -> None:
+    reader = Reader(world)
+    reader.fetch()
+    reader.fetch()
+    world.broker.fetch_handler.removed(GROUP)
+    assert reader.kept_bytes == 0
+
+
+def test_memory_for_reading_ahead_is_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = Reader(world)
+    monkeypatch.setattr(read_ahead, "BYTES_MAX", len(reader.batches[0]))
+    assert [reader.fetch() for _ in range(4)] == [1] * 4 and reader.kept_bytes == 0
+
+
+def test_a_batch_that_would_hardly_fit_is_not_read_in_vain(world: World) -> None:
+    reader = Reader(world)
+    world.ask(protocol.FETCH, 0, 1, 3 * len(reader.batches[0]) - 1, [[GROUP, 0]])
+    assert len(world.turn()[0][1]) == 2 and len(reader.reads) == 1
