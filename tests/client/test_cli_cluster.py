@@ -252,6 +252,18 @@ def test_a_bench_with_a_ledger_keeps_what_the_ledger_tells_of(myq: Myq) -> None:
     assert {json.loads(line)["topic"] for line in lines} == {name}
 
 
+def test_latency_and_e2e_over_partitions_at_a_rate(myq: Myq) -> None:
+    before = benches(myq)
+    words = ("--partitions", "2", "--rate", "100", "--keep")
+    found = myq.ask("bench", "latency", "--messages", "30", *words)
+    assert (found["partitions"], found["ack_n"]) == (2, 30) and 0 < found["ack_rate"] < 120
+    found = myq.ask("bench", "e2e", "--seconds", "0.5", *words)
+    assert (found["partitions"], found["e2e_n"]) == (2, 45), "the first tenth is left out"
+    for name in benches(myq) - before:
+        assert len(myq.ask("topic", "describe", name)["partitions"]) == 2
+        myq.run("topic", "delete", name, "--yes")
+
+
 def benches(myq: Myq) -> set[str]:
     return set(re.findall(r"bench-\w+", myq.run("topic", "list")))
 

@@ -83,7 +83,13 @@ def _common(function: Callable[..., Any]) -> Callable[..., Any]:
 
 _seconds = click.option("--seconds", default=10.0, show_default=True, help="How long to measure.")
 _messages = click.option("--messages", default=2000, show_default=True, help="Messages to send.")
-_rate = click.option("--rate", default=1000.0, show_default=True, help="Messages per second.")
+_rate = click.option(
+    "--rate",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1000.0,
+    show_default=True,
+    help="Messages per second.",
+)
 
 
 def _load_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -226,12 +232,20 @@ def consume(**options: Any) -> None:
 @_common
 @_nemesis
 @_messages
-def latency(messages: int, **options: Any) -> None:
-    """Send one message at a time, and wait for each acknowledgement."""
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Messages per second. [default: each one when the one before is acknowledged]",
+)
+def latency(messages: int, rate: float | None, **options: Any) -> None:
+    """Measure from send to acknowledgement.
+
+    Messages are sent one at a time, or at a steady --rate; then each counts from when it was due.
+    """
     with _topic(options) as (_, cluster, topic):
         size = options["size"]
         figures = _measure(
-            options["victim"], lambda: measurements.latency(cluster, topic, size, messages)
+            options["victim"], lambda: measurements.latency(cluster, topic, size, messages, rate)
         )
         _print_figures("latency", options, figures)
 

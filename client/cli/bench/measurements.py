@@ -11,6 +11,7 @@ import multiprocessing
 import threading
 import time
 from collections import deque
+from functools import partial
 from multiprocessing.synchronize import Event
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from myqueue.errors import MyQueueError, TimedOut
 from myqueue.producer.producer import Producer
 
 IDLE_S = 10.0
+WARM = 50  # messages sent before a measurement of latency
 WINDOW_BYTES = 8 << 20  # unacknowledged: enough to keep all daemons busy, little enough for memory
 
 
@@ -132,13 +134,43 @@ def _send_singles(load: Load, producer: Producer, counter: _Acked) -> None:
         counter.error = error
 
 
-def latency(cluster: str, topic: str, size: int, count: int) -> dict[str, Any]:
-    """Send one message at a time; measure from the call to its acknowledgement."""
+def latency(
+    cluster: str, topic: str, size: int, count: int, rate: float | None = None
+) -> dict[str, Any]:
+    """Send one message at a time; measure from the call to its acknowledgement.
+
+    With a rate, send so many messages a second, whether earlier ones are acknowledged or not, and
+    measure from when each was due.
+    """
     value = payload(size)
     with Producer(cluster, linger_ms=0) as producer:
-        return percentiles(
-            timed(lambda: producer.send(topic, value).result(10), count, 60.0), "ack"
-        )
+
+        def send() -> None:
+            producer.send(topic, value).result(10)
+
+        if rate is None:
+            return percentiles(timed(send, count, 60.0), "ack")
+        for _ in range(WARM):
+            send()
+        return _latency_at_rate(producer, topic, value, Pacer(count, rate))
+
+
+def _latency_at_rate(producer: Producer, topic: str, value: bytes, pacer: Pacer) -> dict[str, Any]:
+    took_ns: list[int] = []
+    counter = _Acked()
+
+    def settled(stamp_ns: int, done: Any) -> None:
+        took_ns.append(time.monotonic_ns() - stamp_ns)
+        counter.add(1, done.exception())
+
+    begin = time.monotonic()
+    for stamp_ns in pacer.stamps():
+        producer.send(topic, value).add_done_callback(partial(settled, stamp_ns))
+    seconds = time.monotonic() - begin
+    producer.flush(30)
+    if counter.error is not None:
+        raise counter.error
+    return {"ack_rate": round(counter.count / seconds), **percentiles(took_ns, "ack")}
 
 
 def consume(cluster: str, topic: str, seconds: float, limit: int = 0) -> dict[str, Any]:
