@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from struct import Struct
 from typing import NamedTuple
-from zlib import crc32
 
+from myqueue.checksum import crc32
 from myqueue.errors import FormatUnknown
 
 VERSION = 1

@@ -22,6 +22,7 @@ ROOMS = ("html", "log", "source", "spark", "stats", "verify")
 # The packages that executors import, and which of their modules.
 SHIPPED = (
     ("myqueue", "__init__.py"),
+    ("myqueue", "checksum.py"),
     ("myqueue.errors", "*.py"),
     ("myqueue.wal", "__init__.py"),
     ("myqueue.wal", "format.py"),

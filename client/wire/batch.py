@@ -16,10 +16,10 @@ from itertools import chain
 from struct import Struct
 from struct import error as StructError
 from typing import Any, Final, NamedTuple
-from zlib import crc32
 
 import msgpack
 
+from myqueue.checksum import crc32
 from myqueue.errors import BatchInvalid
 from myqueue.wire import protocol
 

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from itertools import accumulate
 from operator import itemgetter
 from typing import Any
-from zlib import crc32
 
+from myqueue.checksum import crc32
 from myqueue.daemons.raft.types import (
     CHAIN,
     COUNT,

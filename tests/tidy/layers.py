@@ -17,7 +17,8 @@ Rule = Callable[[Source], Iterator[str]]
 
 # What several rows have in common.
 LOG = (
-    *("myqueue.errors", "myqueue.wal.config", "myqueue.wal.files", "myqueue.wal.fork_guard"),
+    *("myqueue.checksum", "myqueue.errors", "myqueue.wal.config", "myqueue.wal.files"),
+    "myqueue.wal.fork_guard",
     *("myqueue.wal.format", "myqueue.wal.footer_rows", "myqueue.wal.groups"),
     "myqueue.wal.identity",
 )
@@ -69,9 +70,9 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "myqueue.wal.store",
         ),
     ),
-    ("wal/", ("myqueue.errors", "myqueue.wal")),
+    ("wal/", ("myqueue.checksum", "myqueue.errors", "myqueue.wal")),
     # -- daemons: broker and manager do not know each other; four packages compute and no more
-    ("daemons/raft/", ("myqueue.daemons.raft",)),
+    ("daemons/raft/", ("myqueue.checksum", "myqueue.daemons.raft")),
     ("daemons/partition/", (*MACHINE, "myqueue.daemons.partition")),
     ("daemons/metadata/", (*MACHINE, "myqueue.daemons.metadata")),
     (
@@ -234,7 +235,14 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("client/cli/", ("click", "myqueue")),
     # -- the client
     ("client/errors/", ("myqueue.errors",)),
-    ("client/wire/", ("msgpack", "myqueue.PROTOCOL_VERSION", "myqueue.errors", "myqueue.wire")),
+    ("client/checksum.py", ("isal",)),
+    (
+        "client/wire/",
+        (
+            *("msgpack", "myqueue.PROTOCOL_VERSION", "myqueue.checksum", "myqueue.errors"),
+            "myqueue.wire",
+        ),
+    ),
     ("client/cluster/", ("zmq", *CLIENT, "myqueue.cluster")),
     ("client/producer/", (*CLIENT, "myqueue.cluster", "myqueue.producer")),
     ("client/consumer/", (*CLIENT, "myqueue.cluster", "myqueue.consumer")),
@@ -271,6 +279,7 @@ ONE_IMPORTER: dict[str, tuple[str, ...]] = {
         "client/cli/bench/floor.py",
     ),
     "msgpack": ("client/wire/protocol.py", "client/wire/batch.py"),
+    "isal": ("client/checksum.py",),
     "lmdb": ("wal/store/store.py",),
     "flask": ("gateway/",),
     "prometheus_client": ("gateway/",),

@@ -68,6 +68,7 @@ BAD = [
     (layers.layer, "client/x.py", "from myqueue.cli.shared import output"),
     (layers.layer, "client/errors/x.py", "from myqueue.wire import protocol"),
     (layers.layer, "client/wire/x.py", "from myqueue.cluster import session"),
+    (layers.layer, "client/checksum.py", "from myqueue.wire import batch"),
     (layers.layer, "client/cluster/x.py", "from myqueue.producer import sender"),
     (layers.layer, "client/producer/x.py", "from myqueue.consumer import fetcher"),
     (layers.layer, "client/consumer/x.py", "from myqueue.producer import sender"),

@@ -8,8 +8,8 @@ trailer. `limit` is the position that records may reach.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from zlib import crc32
 
+from myqueue.checksum import crc32
 from myqueue.wal import format as f
 from myqueue.wal.append.entry_checks import Entry
 from myqueue.wal.append.writer import Batch

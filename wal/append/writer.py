@@ -20,8 +20,8 @@ from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from time import monotonic
 from typing import NamedTuple
-from zlib import crc32
 
+from myqueue.checksum import crc32
 from myqueue.wal import format as f
 from myqueue.wal.append.preallocate import Spares
 from myqueue.wal.files import IOV_MAX, Buffer, Files
