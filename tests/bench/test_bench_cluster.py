@@ -79,6 +79,25 @@ def test_sizes(cluster: Cluster, report: Report, size: int, goal: float | None) 
     report.append(Row(f"cluster, produce {size} B", rate, "MB/s", bare, goal))
 
 
+@pytest.mark.parametrize(("size", "count"), [(100, 3_000_000), (1024, 500_000)])
+def test_consume(cluster: Cluster, report: Report, size: int, count: int) -> None:
+    """Reading from disk what was written long ago; CPU says more than time on a busy machine."""
+    cluster.admin.create_topic("read")
+    cluster.wait_healthy()
+    while sum(row.end for row in cluster.admin.offsets("read").values()) < count:
+        produce(cluster, "read", size=size, seconds=1.0, warmup=0.0)
+    rates, client, daemons = list[float](), list[float](), list[float]()
+    for _ in range(ROUNDS):
+        before = used(cluster.session)
+        found = measurements.consume(cluster.address, "read", 60.0, limit=count)
+        gb = found["consume_n"] * size / 1e9
+        daemons.append((used(cluster.session).cpu_s - before.cpu_s) / gb)
+        client.append(found["consume_client_cpu_s_per_m"] / size * 1e3)
+        rates.append(found["consume_msgs_s"])
+    bare = f"CPU a GB: client {median(client):.2f} s, daemons {median(daemons):.2f} s"
+    report.append(Row(f"cluster, consume {size} B", median(rates), "1/s", bare))
+
+
 def test_idle(cluster: Cluster, report: Report) -> None:
     """300 partitions, nobody speaks: what all six daemons take of a core."""
     cluster.admin.create_topic("idle", partitions=300)

@@ -175,7 +175,7 @@ def _latency_at_rate(producer: Producer, topic: str, value: bytes, pacer: Pacer)
 
 def consume(cluster: str, topic: str, seconds: float, limit: int = 0) -> dict[str, Any]:
     """Read the topic from the beginning, until its end or for some seconds."""
-    got, begin = 0, 0.0
+    got, begin, cpu_s = 0, 0.0, 0.0
     with Consumer(cluster, [topic], start="earliest") as consumer:
         end = time.monotonic() + seconds + IDLE_S
         while time.monotonic() < end and not (limit and got >= limit):
@@ -183,11 +183,16 @@ def consume(cluster: str, topic: str, seconds: float, limit: int = 0) -> dict[st
             if not messages and begin:
                 break
             if messages and not begin:
-                begin = time.monotonic()  # connecting does not count
+                begin, cpu_s = time.monotonic(), time.process_time()  # connecting does not count
                 end = begin + seconds
             got += len(messages)
         took = time.monotonic() - begin if begin else 0.0
-    return {"consume_msgs_s": round(got / took) if took else 0, "consume_n": got}
+        cpu_s = time.process_time() - cpu_s
+    return {
+        "consume_msgs_s": round(got / took) if took else 0,
+        "consume_n": got,
+        "consume_client_cpu_s_per_m": round(cpu_s / got * 1e6, 3) if got else None,
+    }
 
 
 def end_to_end(cluster: str, topic: str, size: int, rate: float, seconds: float) -> dict[str, Any]:
