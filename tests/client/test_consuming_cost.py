@@ -88,5 +88,6 @@ def test_freed_frames_serve_the_next_ones() -> None:
     def faults(how: str) -> int:
         return int(subprocess.check_output([sys.executable, "-c", FRAMES, how]))
 
-    assert faults("as it is") > 10_000, "a fault for each page, so there is something to save"
-    assert faults("kept") < 1_000
+    kept = faults("kept")
+    assert kept < 1_000
+    assert faults("as it is") > 4 * kept, "there is something to save"
