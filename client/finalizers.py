@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from myqueue.consumer.fetcher import Fetcher
     from myqueue.consumer.group_membership import GroupMembership
     from myqueue.consumer.subscription import Subscription
-    from myqueue.producer.accumulator import Accumulator, Batch
+    from myqueue.producer.accumulator import Accumulator
+    from myqueue.producer.batch import Batch
     from myqueue.producer.failures import Failures
     from myqueue.producer.sender import Sender
 
@@ -163,7 +164,7 @@ class ProducerParting(_OfSession):
         owns_session: bool,
         sender: Sender,
         accumulator: Accumulator,
-        lock: threading.Condition,
+        lock: threading.Lock,
         failures: Failures,
     ) -> None:
         super().__init__("Producer", session, owns_session)

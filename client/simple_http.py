@@ -29,12 +29,12 @@ from myqueue.errors import (
     BufferFull,
     Closed,
     DeliveryFailed,
+    FailedRecord,
     MyQueueError,
 )
 from myqueue.finalizers import DELIVER_S, Parting, unclosed, wait_for_partings
 from myqueue.http_requests import Gateways, partition_count, register
 from myqueue.producer.delivery import RecordMetadata
-from myqueue.producer.failures import FailedRecord
 
 log = logging.getLogger("myqueue.client")
 

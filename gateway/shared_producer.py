@@ -163,9 +163,8 @@ def _close(producer: Producer) -> None:
 
 
 def _first_of(error: DeliveryFailed) -> MyQueueError:
-    """Return why the first run of a list failed."""
-    first = error.failed[0] if error.failed else error
-    return first if isinstance(first, MyQueueError) else error
+    """Return why the first message of a list failed."""
+    return error.failed[0].error if error.failed else error
 
 
 def _of_a_part(error: MyQueueError) -> MyQueueError:

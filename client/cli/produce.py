@@ -159,7 +159,7 @@ def close(producer: Producer, tally: Tally) -> DeliveryFailed | None:
     try:
         producer.close()
     except DeliveryFailed as error:
-        tally.failed = len(error.failed)
+        tally.failed = error.messages
         return error
     return None
 

@@ -32,6 +32,7 @@ from myqueue.errors.table import DiskFull as DiskFull
 from myqueue.errors.table import EntryBackwards as EntryBackwards
 from myqueue.errors.table import EntryInvalid as EntryInvalid
 from myqueue.errors.table import EntryMissing as EntryMissing
+from myqueue.errors.table import FailedRecord as FailedRecord
 from myqueue.errors.table import Fenced as Fenced
 from myqueue.errors.table import Forbidden as Forbidden
 from myqueue.errors.table import Forked as Forked

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from myqueue.errors.base import NONE as NONE
 from myqueue.errors.base import UNKNOWN as UNKNOWN
@@ -314,19 +314,39 @@ class BufferFull(TroubleError):
     hint = "Send slower, or raise max_buffered_bytes; is the cluster reachable?"
 
 
+class FailedRecord(NamedTuple):
+    """A message that was not delivered; with `error.outcome` "unknown" it may be stored."""
+
+    topic: str
+    partition: int
+    value: bytes
+    key: bytes | None
+    headers: dict[str, bytes] | None
+    error: MyQueueError
+
+
 class DeliveryFailed(TroubleError):
     """Some messages were not delivered.
 
-    `failed`: from `flush` and `close` a FailedRecord(topic, partition, value, key, headers, error)
-    for each message, up to the buffer's limit; from a list's future the error of each run.
+    `messages`: how many. `failed`: a FailedRecord(topic, partition, value, key, headers, error) for
+    each. After `flush` and `close` these are only the last ones, if all together have more than 8
+    MiB.
     """
 
     code, name = 1241, "DELIVERY_FAILED"
     hint = "Look at the error of each message in `failed`; send again what may be stored twice."
 
-    def __init__(self, message: str = "", *, failed: tuple[object, ...] = (), **more: str) -> None:
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        failed: tuple[FailedRecord, ...] = (),
+        messages: int | None = None,
+        **more: str,
+    ) -> None:
         super().__init__(message, **more)
         self.failed = failed
+        self.messages = len(failed) if messages is None else messages
 
 
 class Closed(MisuseError):

@@ -4,58 +4,68 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Final
 
-from myqueue.errors import NONE, DeliveryFailed, MyQueueError
-from myqueue.producer.accumulator import Batch
+from myqueue.errors import NONE, UNKNOWN, DeliveryFailed, FailedRecord, MyQueueError
+from myqueue.producer.batch import Batch
 
-
-class FailedRecord(NamedTuple):
-    """A message that was not delivered; with `error.outcome` "unknown" it may be stored."""
-
-    topic: str
-    partition: int
-    value: bytes
-    key: bytes | None
-    headers: dict[str, bytes] | None
-    error: MyQueueError
+KEPT_BYTES_MAX: Final = 8 << 20
 
 
-def failed_records(batch: Batch) -> Iterator[FailedRecord]:
-    """Make a record of each message of a failed batch."""
-    error = batch.error
-    if error is None:
+def list_outcome(outcomes: Iterable[str | None]) -> str:
+    """Find the outcome of a list from those of its parts; None: the part is stored.
+
+    "none" only if each part failed and is certainly not stored.
+    """
+    return NONE if all(outcome == NONE for outcome in outcomes) else UNKNOWN
+
+
+def failed_records(batch: Batch, first: int, messages: int) -> Iterator[FailedRecord]:
+    """Make a record of each of some messages of a batch, if it failed."""
+    if batch.error is None:
         return
-    lane, blank = batch.lane, [None] * batch.count
-    for value, key, headers in zip(
-        batch.values, [*(batch.keys or ()), *blank], [*(batch.headers or ()), *blank], strict=False
-    ):
-        yield FailedRecord(lane.topic, lane.partition, value, key, headers, error)
+    lane, end = batch.lane, first + messages
+    values, keys, headers, _ = batch.columns()
+    for at in range(first, end):
+        key = None if keys is None else keys[at]
+        header_map = None if headers is None else headers[at]
+        yield FailedRecord(lane.topic, lane.partition, values[at], key, header_map, batch.error)
 
 
 class Failures:
-    """Batches that failed and are not yet reported. Their messages are kept, up to a limit."""
+    """Messages that failed and are not yet reported, and those that are not yet logged.
 
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max, self._bytes = bytes_max, 0
+    A process that never calls `flush` would gather them forever. So only the latest are kept, up to
+    KEPT_BYTES_MAX; the others are only counted.
+    """
+
+    def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._batches: deque[Batch] = deque()
-        self.messages = 0
+        self._batches: deque[Batch] = deque()  # the latest that are not reported
+        self._bytes = 0  # of these
+        self._messages = 0  # all that are not reported
+        self._first: MyQueueError | None = None  # error of the first of these
+        self._outcome = NONE  # of all these together
         self._unlogged = 0  # messages
         self._first_unlogged: MyQueueError | None = None
 
     def add(self, batch: Batch) -> bool:
-        """Add a batch; True if it is the first since `take_unlogged`, which is then due."""
+        """Add a failed batch; True if it is the first since `take_unlogged`, which is then due."""
+        error = batch.error
+        if error is None:
+            raise ValueError("a batch that did not fail")
         with self._lock:
             self._batches.append(batch)
-            self.messages += batch.count
             self._bytes += batch.size
-            while self._bytes > self._bytes_max and len(self._batches) > 1:
+            while self._bytes > KEPT_BYTES_MAX and len(self._batches) > 1:
                 self._bytes -= self._batches.popleft().size
+            self._messages += batch.count
+            self._first = self._first or error
+            self._outcome = list_outcome((self._outcome, error.outcome))
             is_first = not self._unlogged
             if is_first:
-                self._first_unlogged = batch.error
+                self._first_unlogged = error
             self._unlogged += batch.count
             return is_first
 
@@ -69,17 +79,19 @@ class Failures:
     def take(self) -> DeliveryFailed | None:
         """Take all failures since the last call, as one exception; None if there are none."""
         with self._lock:
-            batches, messages = list(self._batches), self.messages
+            batches, messages, first = tuple(self._batches), self._messages, self._first
+            outcome = self._outcome
             self._batches.clear()
-            self.messages = self._bytes = 0
+            self._bytes = self._messages = 0
+            self._first, self._outcome = None, NONE
         if not batches:
             return None
-        failed = tuple(record for batch in batches for record in failed_records(batch))
-        first = batches[0].error
+        failed = tuple(
+            record for batch in batches for record in failed_records(batch, 0, batch.count)
+        )
         text = f"{messages} messages were not delivered; first: {first}"
         if len(failed) < messages:
             text += f" (.failed has the last {len(failed)})"
-        error = DeliveryFailed(text, failed=failed)
-        if all(batch.error is not None and batch.error.outcome == NONE for batch in batches):
-            error.outcome = NONE
+        error = DeliveryFailed(text, failed=failed, messages=messages)
+        error.outcome = outcome
         return error

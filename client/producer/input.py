@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from myqueue.arguments import wrong
 from myqueue.errors import InvalidRequest, MessageTooLarge
-from myqueue.producer.accumulator import COUNT_MAX, HEADER_OVERHEAD_BYTES, MESSAGE_OVERHEAD_BYTES
+from myqueue.producer.batch import COUNT_MAX, HEADER_OVERHEAD_BYTES, MESSAGE_OVERHEAD_BYTES
 from myqueue.wire.protocol import FRAME_BYTES_MAX
 
 # Of one message: its frame also carries the batch's header and a little of msgpack.

@@ -21,15 +21,9 @@ from myqueue.arguments import wrong
 from myqueue.cluster.leader_request import ask_leader
 from myqueue.cluster.partitioner import jump_hash, partition_of
 from myqueue.cluster.session import Session
-from myqueue.errors import (
-    NONE,
-    UNKNOWN,
-    InvalidRequest,
-    MessageTooLarge,
-    MyQueueError,
-    OutcomeUnknown,
-)
+from myqueue.errors import InvalidRequest, MessageTooLarge, MyQueueError, OutcomeUnknown
 from myqueue.producer.delivery import RecordMetadata
+from myqueue.producer.failures import list_outcome
 from myqueue.producer.topic_lanes import TopicLanes, lane_of
 from myqueue.settings import ProducerSettings
 from myqueue.wire import batch
@@ -98,7 +92,7 @@ class _JoinedAnswers:
     def __init__(self, topic: str, messages: int, parts: int) -> None:
         self.future: Future[list[RecordMetadata]] = Future()
         self.future.set_running_or_notify_cancel()  # no cancel: a part may be sent already
-        self._topic, self._left, self._count = topic, parts, parts
+        self._topic, self._parts, self._parts_left = topic, parts, parts
         self._metadata: list[Any] = [None] * messages
         self._errors: list[MyQueueError] = []
         self._lock = Lock()
@@ -116,16 +110,16 @@ class _JoinedAnswers:
                 if not isinstance(error, MyQueueError):
                     error = OutcomeUnknown(repr(error))
                 self._errors.append(error)
-            self._left -= 1
-            if self._left:
+            self._parts_left -= 1
+            if self._parts_left:
                 return
         if not self._errors:
             self.future.set_result(self._metadata)
             return
-        first = self._errors[0]
-        if len(self._errors) < self._count or any(other.outcome != NONE for other in self._errors):
-            first.outcome = UNKNOWN  # of the list
-        self.future.set_exception(first)
+        error = self._errors[0]
+        stored = [None] * (self._parts - len(self._errors))
+        error.outcome = list_outcome([*(error.outcome for error in self._errors), *stored])
+        self.future.set_exception(error)
 
 
 def _by_partition(

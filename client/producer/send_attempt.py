@@ -2,7 +2,7 @@
 
 A batch may be sent several times; each time is an attempt with a number. The answer "stored" counts
 for whichever attempt it answers. A refusal changes the batch only if it answers the latest attempt
-(`Sender.attempt_failed`).
+(`is_awaited`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from myqueue.cluster.connection import Connection
 from myqueue.cluster.waiters import Envelope, Waiter, failure
 from myqueue.errors import MyQueueError, OutcomeUnknown, error_of
-from myqueue.producer.accumulator import Batch
+from myqueue.producer.batch import AWAITING, Batch
 from myqueue.wire import protocol as words
 from myqueue.wire.batch import Buffer
 
@@ -27,8 +27,13 @@ class Attempt(Waiter):
 
     def __init__(self, sender: Sender, batch: Batch, connection: Connection) -> None:
         self.sender, self.batch, self.connection = sender, batch, connection
-        self.number, self.id = batch.attempt, 0
+        self.number, self.id = batch.attempts, 0
         self.siblings: list[Attempt] = []  # all attempts in the message, with this one
+
+    @property
+    def is_awaited(self) -> bool:
+        """Is it the latest attempt of its batch, and does the batch still wait for its answer?"""
+        return self.batch.state is AWAITING and self.batch.attempts == self.number
 
     def produced(self, row: list[Any]) -> None:
         _, code, offset, time_ms, details = row

@@ -31,18 +31,16 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from copy import copy
 from typing import Any, Final
 
 from myqueue.cluster.connection import Connection
 from myqueue.cluster.io_thread import Timer
 from myqueue.cluster.leader_request import note_refusal
-from myqueue.cluster.repeats import LEADER, is_repeated, with_outcome
+from myqueue.cluster.repeats import LEADER, is_repeated
 from myqueue.cluster.session import SessionCore
 from myqueue.cluster.silent_brokers import silence_at
 from myqueue.errors import (
     NONE,
-    UNKNOWN,
     Closed,
     Fenced,
     Internal,
@@ -51,7 +49,9 @@ from myqueue.errors import (
     OutOfSequence,
     TimedOut,
 )
-from myqueue.producer.accumulator import Accumulator, Batch, Lane
+from myqueue.producer.accumulator import Accumulator
+from myqueue.producer.batch import Batch
+from myqueue.producer.lane import Lane
 from myqueue.producer.send_attempt import Attempt
 from myqueue.settings import ProducerSettings
 from myqueue.wire import protocol as words
@@ -113,11 +113,9 @@ class Sender:
             return
         now = self._session.now_ms()
         with self._lock:
-            late = [
-                (batch, self._accumulator.give_up(batch)) for batch in self._accumulator.tick(now)
-            ]
-        for batch, outcome in late:
-            self._fail(batch, self._too_late(batch, outcome == UNKNOWN))
+            late = self._accumulator.tick(now)
+        for batch in late:
+            self._give_up([batch], self._too_late(batch))
         self._fail_overdue_attempts(now)
         if self._has_news:
             self._has_news, routes = False, self._session.routes
@@ -241,7 +239,7 @@ class Sender:
         limit_ms = self._settings.request_timeout_ms
         while self._sent:
             began, attempts = self._sent[0]
-            waiting = [a for a in attempts if a.batch.awaiting and a.batch.attempt == a.number]
+            waiting = [attempt for attempt in attempts if attempt.is_awaited]
             if waiting and began + limit_ms > now:
                 if began + SILENT_MS <= now and self._next_refresh_at <= now:
                     self._next_refresh_at = now + SILENT_MS
@@ -260,14 +258,14 @@ class Sender:
 
     def stored(self, batch: Batch, offset: int, time_ms: int) -> None:
         with self._lock:
-            is_news = self._accumulator.stored(batch)
+            is_news = self._accumulator.stored(batch, offset, time_ms)
             if self.blocked:
                 self._lock.notify_all()
             needs_turn = bool(self._accumulator.ready) or not self._may_send_new
         if not self._lanes_without_leader:  # another partition's problem lasts
             self.last_problem = ""
         if is_news:
-            batch.settle(offset, time_ms, None)
+            batch.call_listeners()
         if needs_turn:
             self.kick()
 
@@ -277,8 +275,8 @@ class Sender:
         if error.outcome == NONE:
             with self._lock:
                 self._accumulator.attempt_not_stored(batch)
-        if batch.done or not batch.awaiting or attempt.number != batch.attempt:
-            return  # an older attempt, or the batch is about to be sent again
+        if not attempt.is_awaited:
+            return
         batch.last_error = error
         if self._stopped:
             return
@@ -289,9 +287,7 @@ class Sender:
         elif is_repeated(LEADER, error):
             self._again(attempt, error, now)
         else:
-            with self._lock:
-                outcome = self._accumulator.give_up(batch)
-            self._fail(batch, with_outcome(copy(error), outcome == UNKNOWN))
+            self._give_up([batch], error)
         self.kick()
 
     def _again(self, attempt: Attempt, error: MyQueueError, now: int) -> None:
@@ -305,40 +301,40 @@ class Sender:
     def _out_of_sequence(self, batch: Batch, error: MyQueueError, now: int) -> None:
         lane = batch.lane
         if 0 <= lane.gap < batch.sequence:
-            with self._lock:
-                if not batch.attempts_in_doubt:
+            if not batch.attempts_in_doubt:
+                with self._lock:
                     self._accumulator.park(batch)
-                    return
-                self._accumulator.give_up(batch)
+                return
             text = (
                 f"{lane.topic}/{lane.partition}: refused, because an earlier batch of this"
                 " partition was given up; an earlier attempt may have stored it"
             )
             hint = "Check whether these messages are stored before you send them again."
-            unknown = OutcomeUnknown(text, component=error.component, hint=hint)
-            self._fail(batch, with_outcome(unknown, True))
+            self._give_up([batch], OutcomeUnknown(text, component=error.component, hint=hint))
         elif self._accumulator.is_first(batch):
             self._die(error)
         else:
             with self._lock:
                 self._accumulator.rewind(batch, now)
 
-    def _too_late(self, batch: Batch, is_unknown: bool) -> MyQueueError:
+    def _too_late(self, batch: Batch) -> MyQueueError:
         limit_ms, last = self._settings.delivery_timeout_ms, batch.last_error
         why = silence_at(self._session, self._session.routes.partition(batch.lane.group), last)
         reason = why.text
         if last is None and why.hint is None:
             reason = f"last: {self.last_problem or 'never sent'}"
         text = f"not delivered to {batch.lane.topic}/{batch.lane.partition} within {limit_ms} ms"
-        error = TimedOut(f"{text}; {reason}", component=why.component, hint=why.hint)
-        return with_outcome(error, is_unknown)
+        return TimedOut(f"{text}; {reason}", component=why.component, hint=why.hint)
 
-    def _fail(self, batch: Batch, error: MyQueueError) -> None:
+    def _give_up(self, batches: Sequence[Batch], error: MyQueueError) -> None:
+        """Let batches fail, each with a copy of the error that has its outcome."""
         with self._lock:
+            failed = [batch for batch in batches if self._accumulator.give_up(batch, error)]
+            for batch in failed:
+                self._on_failed(batch)  # under the lock: `flush` sees the batch or its failure
             self._lock.notify_all()
-        batch.error = error
-        self._on_failed(batch)  # before `flush` can wake up and ask
-        batch.settle(0, 0, error)
+        for batch in failed:
+            batch.call_listeners()
 
     # -- producer id and epoch --------------------------------------------------------------------
 
@@ -396,18 +392,14 @@ class Sender:
             self.abandon(error)
 
     def abandon(self, error: MyQueueError, lanes: Sequence[Lane] | None = None) -> None:
-        """Fail all batches, or those of some lanes, which are removed."""
+        """Give up all batches, or those of some lanes, which are removed."""
         with self._lock:
-            abandoned = list(self._accumulator.lanes_by_group.values()) if lanes is None else lanes
-            failed = [
-                (batch, self._accumulator.give_up(batch))
-                for lane in abandoned
-                for batch in lane.unsettled()
-            ]
+            by_group = self._accumulator.lanes_by_group
+            abandoned = list(by_group.values()) if lanes is None else lanes
+            batches = [batch for lane in abandoned for batch in lane.unsettled()]
             for lane in lanes or ():
-                self._accumulator.lanes_by_group.pop(lane.group, None)
-        for batch, outcome in failed:
-            self._fail(batch, with_outcome(copy(error), outcome == UNKNOWN))
+                by_group.pop(lane.group, None)
+        self._give_up(batches, error)
 
     def _shut(self) -> None:
         """Fail all batches, because the owner of the session closed it."""

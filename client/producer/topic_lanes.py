@@ -5,8 +5,9 @@ from __future__ import annotations
 from myqueue.cluster.partitioner import Spread, partition_of
 from myqueue.cluster.routing import Topic
 from myqueue.errors import InvalidRequest
-from myqueue.producer.accumulator import Accumulator, Lane
+from myqueue.producer.accumulator import Accumulator
 from myqueue.producer.input import MESSAGE_BYTES_MAX
+from myqueue.producer.lane import Lane
 
 
 class TopicLanes:

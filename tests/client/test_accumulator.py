@@ -5,8 +5,10 @@ import random
 import pytest
 
 from myqueue.cluster.partitioner import Spread
-from myqueue.errors import NONE, UNKNOWN
-from myqueue.producer.accumulator import MESSAGE_OVERHEAD_BYTES, Accumulator, Batch, Lane
+from myqueue.errors import NONE, UNKNOWN, Busy
+from myqueue.producer.accumulator import Accumulator
+from myqueue.producer.batch import AWAITING, MESSAGE_OVERHEAD_BYTES, Batch
+from myqueue.producer.lane import Lane
 from myqueue.wire import batch as batches
 
 
@@ -36,9 +38,7 @@ class Desk:
         return taken
 
     def store(self, batch):
-        news = self.acc.stored(batch)
-        if news:
-            batch.settle(0, 0, None)
+        news = self.acc.stored(batch, 0, 0)
         self.acc.check_invariants()
         return news
 
@@ -50,10 +50,9 @@ class Desk:
         self.acc.check_invariants()
 
     def give_up(self, batch):
-        outcome = self.acc.give_up(batch)
-        batch.settle(0, 0, None)
+        assert self.acc.give_up(batch, Busy())
         self.acc.check_invariants()
-        return outcome
+        return batch.error.outcome
 
 
 def words(taken):
@@ -131,7 +130,7 @@ def test_a_refusal_sends_it_and_all_behind_it_again_in_order_and_unchanged():
     first, second, third = desk.take()
     data = second.pack(7, 0, batches.PLAIN)
     desk.acc.rewind(second, desk.now)
-    assert first.awaiting and desk.take() == []
+    assert first.state is AWAITING and desk.take() == []
     desk.now = 20
     assert desk.take() == [second, third]
     assert second.pack(7, 0, batches.PLAIN) is data
@@ -162,7 +161,7 @@ def test_a_late_answer_of_an_old_attempt_counts_once():
     (batch,) = desk.take()
     desk.acc.rewind(batch, 0)
     assert desk.store(batch) and not desk.store(batch)
-    assert desk.acc.buffered == 0 and desk.acc.give_up(batch) is None
+    assert desk.acc.buffered == 0 and not desk.acc.give_up(batch, Busy())
 
 
 def test_what_was_never_sent_is_certainly_not_stored():
@@ -234,9 +233,9 @@ def test_columns_begin_with_the_first_message_that_needs_them():
         (b"c", None, {"h": b"1"}, 4990),
         (b"d", None, None, None),
     ):
+        batch.describe_next(key, headers, time)
         batch.values.append(value)
         batch.count += 1
-        batch.describe(key, headers, time)
     batch.values.append(b"e")
     batch.count += 1
     header, columns = batches.open_batch(batch.pack(3, 1, batches.ZLIB))
@@ -284,7 +283,7 @@ def test_whatever_happens_order_and_sums_hold(seed):
             limping = False
         desk.take(lane, only_repeats=limping)
         flight = desk.lanes[lane].flight
-        if flight and flight[0].awaiting:
+        if flight and flight[0].state is AWAITING:
             first = flight[0]
             behind_gap = 0 <= desk.lanes[lane].gap < first.sequence
             if behind_gap:

@@ -5,12 +5,30 @@ from __future__ import annotations
 import pytest
 
 from myqueue.cluster.partitioner import Spread
-from myqueue.errors import NONE, UNKNOWN, Busy, DeliveryFailed, TimedOut
-from myqueue.producer.accumulator import Batch, Lane
+from myqueue.errors import NONE, UNKNOWN, Busy, DeliveryFailed, MyQueueError, TimedOut
+from myqueue.producer.batch import AWAITING, FAILED, QUEUED, STORED, Batch
 from myqueue.producer.delivery import BatchDelivery
-from myqueue.producer.failures import Failures
+from myqueue.producer.failures import KEPT_BYTES_MAX, Failures
+from myqueue.producer.lane import Lane
 
-STORED = "stored"
+KEPT = "stored"
+
+
+def made(*values: bytes, error: MyQueueError | None = None, size: int = 1) -> Batch:
+    """A batch that was sent, or failed."""
+    batch = Batch(Lane("t", 0, 0, 1000, Spread(1)), 0, 0, 0)
+    batch.values, batch.count, batch.size = list(values), len(values), size
+    batch.become(QUEUED)
+    batch.become(AWAITING)
+    if error is not None:
+        fail(batch, error)
+    return batch
+
+
+def fail(batch: Batch, error: MyQueueError) -> None:
+    batch.error = error
+    batch.become(FAILED)
+    batch.call_listeners()
 
 
 @pytest.mark.parametrize(
@@ -21,30 +39,61 @@ STORED = "stored"
         ((UNKNOWN,), UNKNOWN),
         ((NONE, UNKNOWN), UNKNOWN),
         ((UNKNOWN, NONE), UNKNOWN),
-        ((NONE, STORED), UNKNOWN),
-        ((STORED, NONE, NONE), UNKNOWN),
+        ((NONE, KEPT), UNKNOWN),
+        ((KEPT, NONE, NONE), UNKNOWN),
     ],
 )
 def test_a_list_says_none_only_if_no_part_of_it_may_be_stored(
     parts: tuple[str, ...], outcome: str
 ) -> None:
-    batches = [Batch(Lane("t", at, at, 1000, Spread(1)), 0, 0, 0) for at in range(len(parts))]
+    batches = [made(b"%d" % at, b"of another list") for at in range(len(parts))]
     delivery = BatchDelivery([(batch, 0, 1) for batch in batches])
     for batch, part in zip(batches, parts, strict=True):
-        batch.settle(0, 0, {STORED: None, NONE: Busy(), UNKNOWN: TimedOut()}[part])
+        if part == KEPT:
+            batch.become(STORED)
+            batch.call_listeners()
+        else:
+            fail(batch, {NONE: Busy(), UNKNOWN: TimedOut()}[part])
     error = delivery.exception(0)
     assert isinstance(error, DeliveryFailed) and error.outcome == outcome
-    assert [part.outcome for part in error.failed] == [part for part in parts if part != STORED]
+    failed = [(b"%d" % at, part) for at, part in enumerate(parts) if part != KEPT]
+    assert [(row.value, row.error.outcome) for row in error.failed] == failed
+    assert error.messages == len(failed)
+
+
+def test_a_list_that_is_late_says_so_and_may_still_be_stored() -> None:
+    batch = made(b"a")
+    delivery = BatchDelivery([(batch, 0, 1)])
+    for ask in (delivery.result, delivery.exception):
+        with pytest.raises(TimedOut):
+            ask(0)
+    assert not delivery.cancel() and not delivery.cancelled()
+    batch.become(STORED)
+    batch.call_listeners()
+    assert [row.messages for row in delivery.result(0)] == [1]
+
+
+def test_a_process_that_never_flushes_keeps_the_latest_failures_and_counts_all() -> None:
+    failures = Failures()
+    failures.add(made(b"first", error=TimedOut("the first"), size=KEPT_BYTES_MAX))
+    failures.add(made(b"second", error=Busy(), size=KEPT_BYTES_MAX // 2))
+    failures.add(made(b"third", error=Busy(), size=KEPT_BYTES_MAX // 2))
+    error = failures.take()
+    assert error is not None and [row.value for row in error.failed] == [b"second", b"third"]
+    assert error.messages == 3
+    assert str(error).startswith("3 messages were not delivered; first: the first")
+    assert error.outcome == UNKNOWN, "of the first, although it is not kept"
+    assert failures.take() is None
+    failures.add(made(b"fourth", error=Busy()))
+    error = failures.take()
+    assert error is not None and (error.messages, error.outcome) == (1, NONE)
 
 
 def test_the_log_names_the_first_error_even_if_a_flush_reported_it_before() -> None:
-    lane = Lane("t", 0, 0, 1000, Spread(1))
-    failures = Failures(1 << 20)
+    failures = Failures()
     first, second = TimedOut("the first"), Busy("the second")
     for error in (first, second):
-        batch = Batch(lane, 0, 0, 0)
-        batch.values, batch.count, batch.error = [b"v"], 1, error
-        assert failures.add(batch) is (error is first), "one line is due for all"
+        assert failures.add(made(b"v", error=error)) is (error is first), "one line is due for all"
     reported = failures.take()
     assert reported is not None and len(reported.failed) == 2
     assert failures.take_unlogged() == (2, first)

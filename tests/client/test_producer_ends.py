@@ -15,7 +15,8 @@ from support.fake_cluster.peer import EchoCluster
 from myqueue import errors
 from myqueue.cluster.partitioner import Spread
 from myqueue.cluster.session import Session
-from myqueue.producer.accumulator import Batch, Lane
+from myqueue.producer.batch import Batch
+from myqueue.producer.lane import Lane
 from myqueue.producer.producer import Producer
 from myqueue.wire import batch as batches
 from myqueue.wire import protocol as words

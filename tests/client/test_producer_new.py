@@ -11,7 +11,7 @@ import pytest
 from support.fake_cluster.peer import EchoCluster
 
 from myqueue.cluster.partitioner import jump_hash, partition_of
-from myqueue.producer.accumulator import Lane
+from myqueue.producer.lane import Lane
 from myqueue.producer.producer import Producer
 from myqueue.wire import batch as batches
 
