@@ -72,7 +72,7 @@ class Accumulator:
         self.lanes_by_group: dict[int, Lane] = {}
         self.ready: dict[Lane, None] = {}  # lanes for the next turn, in order
         self._lingering: deque[Batch] = deque()  # opened while others were in flight
-        self._ages: deque[Batch] = deque()  # all, by deadline
+        self._by_deadline: deque[Batch] = deque()  # all; settled ones leave late
 
     # -- gathering --------------------------------------------------------------------------------
 
@@ -88,7 +88,7 @@ class Accumulator:
                 return batch
             self.seal(lane)
         batch = lane.open = Batch(lane, now, wall_ms, now + self.delivery_timeout_ms)
-        self._ages.append(batch)
+        self._by_deadline.append(batch)
         if lane.flight:
             self._lingering.append(batch)
         else:
@@ -132,8 +132,10 @@ class Accumulator:
             if batch.lane.open is batch:
                 self.seal(batch.lane)
         late = []
-        while self._ages and (self._ages[0].is_settled or self._ages[0].deadline <= now):
-            batch = self._ages.popleft()
+        while self._by_deadline and (
+            self._by_deadline[0].is_settled or self._by_deadline[0].deadline <= now
+        ):
+            batch = self._by_deadline.popleft()
             if not batch.is_settled:
                 late.append(batch)
         return late
@@ -142,10 +144,10 @@ class Accumulator:
         """When `tick` has work to do next."""
         while self._lingering and self._lingering[0].lane.open is not self._lingering[0]:
             self._lingering.popleft()
-        while self._ages and self._ages[0].is_settled:
-            self._ages.popleft()
+        while self._by_deadline and self._by_deadline[0].is_settled:
+            self._by_deadline.popleft()
         moments = [self._lingering[0].opened + self.linger_ms] if self._lingering else []
-        moments += [self._ages[0].deadline] if self._ages else []
+        moments += [self._by_deadline[0].deadline] if self._by_deadline else []
         return min(moments, default=None)
 
     def take(self, lane: Lane, now: int, only_repeats: bool = False) -> list[Batch]:

@@ -143,6 +143,14 @@ for _name in vars(Future()):
     setattr(Delivery, _name, _PartOfFuture(_name))
 
 
+class Part(NamedTuple):
+    """The messages of a list that went into one batch: `messages`, from its place `first` on."""
+
+    batch: Batch
+    first: int
+    messages: int
+
+
 class BatchDelivery(Future[list[Stored]]):
     """The future of a list of messages: a Stored for each run, in the order of the list.
 
@@ -151,38 +159,34 @@ class BatchDelivery(Future[list[Stored]]):
     message of the list is or may be stored. It cannot be cancelled.
     """
 
-    def __init__(self, parts: list[tuple[Batch, int, int]]) -> None:
+    def __init__(self, parts: list[Part]) -> None:
         super().__init__()
         self.set_running_or_notify_cancel()
-        self._parts = parts  # (batch, first, messages)
-        self._batches_left = len(parts)
+        self._parts = parts
+        self._parts_left = len(parts)
         self._counting = threading.Lock()
         if not parts:
             self._finish()
-        for batch, _, _ in parts:
-            batch.listen(self._settled)
+        for part in parts:
+            part.batch.listen(self._settled)
 
     def __len__(self) -> int:
-        return sum(messages for _, _, messages in self._parts)
+        return sum(part.messages for part in self._parts)
 
     def _settled(self, batch: Batch) -> None:
         with self._counting:
-            self._batches_left -= 1
-            is_last = not self._batches_left
+            self._parts_left -= 1
+            is_last = not self._parts_left
         if is_last:
             self._finish()
 
     def _finish(self) -> None:
-        errors = [batch.error for batch, _, _ in self._parts]
+        errors = [part.batch.error for part in self._parts]
         first_error = next(filter(None, errors), None)
         if first_error is None:
             self.set_result(list(self._stored()))
             return
-        failed = tuple(
-            record
-            for batch, first, messages in self._parts
-            for record in failed_records(batch, first, messages)
-        )
+        failed = tuple(record for part in self._parts for record in failed_records(*part))
         text = f"{len(failed)} of {len(self)} messages were not delivered; first: {first_error}"
         error = DeliveryFailed(text, failed=failed)
         error.outcome = list_outcome(None if error is None else error.outcome for error in errors)

@@ -23,9 +23,7 @@ MESSAGE_BYTES_MAX: Final = FRAME_BYTES_MAX - (64 << 10)
 
 def plain(value: Any, what: str = "value") -> bytes:
     """Convert bytes, bytearray or memoryview to bytes; a key may be a text, for UTF-8."""
-    if isinstance(value, bytes):
-        return bytes(value)
-    if isinstance(value, bytearray | memoryview):
+    if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     if isinstance(value, str) and what == "key":
         return _encoded(value, what)
@@ -107,18 +105,13 @@ class Runs:
 
     def __init__(self, values: list[bytes], keys: list[bytes | None] | None) -> None:
         self.count = len(values)
-        self.largest = max(map(len, values), default=0)
-        sizes: Iterable[int] = map(len, values)
+        sizes = list(map(len, values))
         if keys is not None:
-            sizes = (size + len(key or b"") for size, key in zip(sizes, keys, strict=True))
-            sizes = list(sizes)
-            self.largest = max(sizes, default=0)
+            sizes = [size + len(key or b"") for size, key in zip(sizes, keys, strict=True)]
         self._sizes = sizes
-        self._ends: list[int] | None = None
-        # The usual case, all of one size, needs no sums.
-        self.total = self.count * MESSAGE_OVERHEAD_BYTES + (
-            sum(sizes) if isinstance(sizes, list) else sum(map(len, values))
-        )
+        self._ends: list[int] | None = None  # a list that fits into one batch needs no sums
+        self.largest = max(sizes, default=0)
+        self.total = self.count * MESSAGE_OVERHEAD_BYTES + sum(sizes)
 
     def size(self, first: int, end: int) -> int:
         if first == 0 and end == self.count:

@@ -38,7 +38,7 @@ from myqueue.errors import (
 from myqueue.finalizers import ProducerParting, wait_for_partings, weakly
 from myqueue.producer.accumulator import Accumulator
 from myqueue.producer.batch import COUNT_MAX, MESSAGE_OVERHEAD_BYTES, Batch
-from myqueue.producer.delivery import BatchDelivery, Countdown, Delivery, RecordMetadata
+from myqueue.producer.delivery import BatchDelivery, Countdown, Delivery, Part, RecordMetadata
 from myqueue.producer.failures import Failures
 from myqueue.producer.input import (
     Runs,
@@ -116,7 +116,7 @@ class Producer:
         self._is_closed = False
         self._buffer_bytes = self.settings.max_buffered_bytes
         self._lock = threading.Lock()
-        self._room = threading.Condition(self._lock)  # for who waits for room in the buffer
+        self._room = threading.Condition(self._lock)  # notified when there is room
         self._accumulator = Accumulator(
             linger_ms=self.settings.linger_ms,
             max_in_flight=self.settings.max_in_flight,
@@ -169,7 +169,7 @@ class Producer:
         accepted), InvalidRequest, MessageTooLarge, Fenced or Closed.
         """
         if self._refusal is not None:
-            self._check()
+            self._refuse_if_ended()
         try:
             topic_lanes = self._topics.get(topic) or self._lanes_of(topic)
         except TypeError:  # a topic that cannot be hashed
@@ -233,7 +233,7 @@ class Producer:
         """
         topic_lanes = self._lanes_of(topic)
         payloads = plain_values(values, "send_many")
-        parts: list[tuple[Batch, int, int]] = []
+        parts: list[Part] = []
         try:
             if keys is None:
                 lane = None if partition is None else lane_of(topic_lanes, None, partition)
@@ -246,7 +246,7 @@ class Producer:
         except MyQueueError as error:
             if parts:
                 error.outcome = UNKNOWN  # of the list
-                accepted = sum(messages for _, _, messages in parts)
+                accepted = sum(part.messages for part in parts)
                 error.add_note(f"{accepted} of {len(payloads)} messages were taken before")
             raise
         return BatchDelivery(parts)
@@ -309,7 +309,7 @@ class Producer:
         lane: Lane | None,
         values: list[bytes],
         keys: list[bytes | None] | None,
-        parts: list[tuple[Batch, int, int]],
+        parts: list[Part],
     ) -> None:
         """Put a list into the buffer, in runs that fit into batches; add a part for each run."""
         runs, at = Runs(values, keys), 0
@@ -323,7 +323,7 @@ class Producer:
                 end = runs.fitting(at, room, COUNT_MAX - batch.count)
                 run = values if end - at == runs.count else values[at:end]
                 run_keys = None if keys is None else keys[at:end]
-                parts.append((batch, batch.count, end - at))
+                parts.append(Part(batch, batch.count, end - at))
                 self._accumulator.put(batch, run, runs.size(at, end), run_keys)
             self._sender.kick()
             at = end
@@ -332,7 +332,7 @@ class Producer:
         """Find or open the batch for a message of this size; wait for room. Under the lock."""
         if not self._has_room(size):
             self._wait_for_room(size)
-        self._check()  # it may have been closed while we waited
+        self._refuse_if_ended()  # perhaps while we waited
         if topic_lanes.is_gone:
             raise TopicDeleted(f"the topic {topic_lanes.topic.name!r} was deleted")
         if lane is None:
@@ -347,27 +347,23 @@ class Producer:
     def _wait_for_room(self, size: int) -> None:
         limit_ms = 0 if self.session.in_io_thread() else self.settings.max_block_ms
         deadline = monotonic() + limit_ms / 1000
-        self._sender.blocked += 1
-        try:
-            while not self._has_room(size):
-                left = deadline - monotonic()
-                if left <= 0:
-                    why = self._sender.last_problem
-                    raise BufferFull(
-                        f"the buffer is full: {self._accumulator.buffered} bytes wait to be"
-                        f" delivered, and no room came within {limit_ms} ms; "
-                        + (why or "messages come faster than the cluster stores them")
-                    )
-                self._room.wait(min(left, SLICE_S))
-                self._check()
-        finally:
-            self._sender.blocked -= 1
+        while not self._has_room(size):
+            left = deadline - monotonic()
+            if left <= 0:
+                why = self._sender.last_problem
+                raise BufferFull(
+                    f"the buffer is full: {self._accumulator.buffered} bytes wait to be"
+                    f" delivered, and no room came within {limit_ms} ms; "
+                    + (why or "messages come faster than the cluster stores them")
+                )
+            self._room.wait(min(left, SLICE_S))
+            self._refuse_if_ended()
 
     # -- topics -----------------------------------------------------------------------------------
 
     def _lanes_of(self, topic: str) -> TopicLanes:
         """Find the topic's lanes; the first call for it waits for its partitions."""
-        self._check()
+        self._refuse_if_ended()
         topic_lanes = self._topics.get(text(topic, "topic"))
         if topic_lanes is not None:
             return topic_lanes
@@ -408,13 +404,14 @@ class Producer:
         """Wait until every message sent so far is delivered or failed.
 
         Raises DeliveryFailed if messages failed since the last `flush`; its `failed` has each of
-        them. Raises TimedOut after `timeout` seconds (None: no limit); the remaining messages are
-        still tried. No message is tried for longer than `delivery_timeout_ms`. Raises
-        ConcurrentUse in a callback of a future, which runs in the I/O thread.
+        them, or the latest if they have more than 8 MiB. Raises TimedOut after `timeout` seconds
+        (None: no limit); the remaining messages are still tried. No message is tried for longer
+        than `delivery_timeout_ms`. Raises ConcurrentUse in a callback of a future, which runs in
+        the I/O thread.
         """
         timeout = seconds(timeout)
         if isinstance(self._refusal, Forked):
-            self._check()
+            self._refuse_if_ended()
         self._refuse_io_thread()
         self._deliver(timeout)
         failed = self._failures.take()
@@ -499,7 +496,7 @@ class Producer:
         """How many partitions the topic has. Waits up to `max_block_ms`; raises UnknownTopic."""
         return len(self._lanes_of(topic).lanes)
 
-    def _check(self) -> None:
+    def _refuse_if_ended(self) -> None:
         """Raise why the producer refuses calls, if it does.
 
         Each time a new exception: one that is raised twice gathers foreign traces.
@@ -510,10 +507,10 @@ class Producer:
     def _died(self, error: MyQueueError) -> None:
         self._refusal = error
 
-    def mark_forked(self) -> None:
+    def _mark_forked(self) -> None:
         self._refusal = Forked("this producer was made before a fork, by the parent process")
 
-    def at_exit(self, timeout: float) -> None:
+    def _close_at_exit(self, timeout: float) -> None:
         """Deliver for `timeout` seconds, because the program ends without `close`."""
         waiting = self.parting.waiting
         try:
@@ -535,13 +532,13 @@ def _log_failures(failures: Failures) -> None:
 
 def _after_fork() -> None:
     for producer in tuple(_producers):
-        producer.mark_forked()
+        producer._mark_forked()
 
 
 def _at_exit() -> None:
     deadline = monotonic() + AT_EXIT_S
     for producer in tuple(_producers):
-        producer.at_exit(max(0.0, deadline - monotonic()))
+        producer._close_at_exit(max(0.0, deadline - monotonic()))
     wait_for_partings(deadline)
 
 

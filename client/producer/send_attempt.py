@@ -7,6 +7,7 @@ for whichever attempt it answers. A refusal changes the batch only if it answers
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from myqueue.cluster.connection import Connection
@@ -28,7 +29,7 @@ class Attempt(Waiter):
     def __init__(self, sender: Sender, batch: Batch, connection: Connection) -> None:
         self.sender, self.batch, self.connection = sender, batch, connection
         self.number, self.id = batch.attempts, 0
-        self.siblings: list[Attempt] = []  # all attempts in the message, with this one
+        self.siblings: Sequence[Attempt] = ()  # all attempts in the message, with this one
 
     @property
     def is_awaited(self) -> bool:
@@ -48,9 +49,11 @@ class Attempt(Waiter):
         text = f"{words.name_of(envelope[words.KIND])} is no answer to PRODUCE"
         is_error = envelope[words.KIND] == words.ERROR
         error = failure(envelope) if is_error else OutcomeUnknown(text)
-        for attempt in self.siblings if self is self.siblings[0] else [self]:
-            if attempt is self or self.connection.take(attempt.id) is not None:
-                self.sender.attempt_failed(attempt, error)
+        self.sender.attempt_failed(self, error)
+        if self is self.siblings[0]:  # an ERROR that answers the whole message has its id
+            for attempt in self.siblings[1:]:
+                if self.connection.take(attempt.id) is not None:
+                    self.sender.attempt_failed(attempt, error)
 
     def lost(self, error: MyQueueError) -> None:
         self.sender.attempt_failed(self, error)

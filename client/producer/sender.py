@@ -84,7 +84,6 @@ class Sender:
         self.fatal: MyQueueError | None = None
         self._may_send_new = not settings.idempotent  # batches without a sequence, not only repeats
         self._opening = self._kicked = self._stopped = False
-        self.blocked = 0  # threads that wait for room in the buffer
         self.last_problem = ""  # why nothing could be sent; empty once something is stored
         self._lanes_without_leader: dict[Lane, None] = {}
         self._no_leader_pause_ms = NO_LEADER_PAUSE_MS_MIN
@@ -124,15 +123,15 @@ class Sender:
                     lambda group: routes.leader(group, now), now, self._settings.idempotent
                 )
         self._open_producer_if_needed()
-        loads, due = self._collect(now)
+        loads, pause_ends = self._collect(now)
         for connection, load in loads.items():
             self._send(connection, load, now)
-        self._set_timer(now, due)
+        self._set_timer(now, pause_ends)
 
     def _collect(self, now: int) -> tuple[dict[Connection, list[Batch]], int | None]:
-        """Take the batches to send, by connection; and when the next pause of a lane ends."""
+        """Take the batches to send, by connection; and when the first pause of a lane ends."""
         loads: dict[Connection, list[Batch]] = {}
-        due: int | None = None
+        pause_ends: int | None = None
         with self._lock:
             accumulator = self._accumulator
             ready = list(self._lanes_without_leader | accumulator.ready)
@@ -145,7 +144,7 @@ class Sender:
                 if lane.retry_at > now:
                     accumulator.ready[lane] = None
                     lane.note_blocked(now)
-                    due = lane.retry_at if due is None else min(due, lane.retry_at)
+                    pause_ends = min(lane.retry_at, pause_ends or lane.retry_at)
                     continue
                 connection = self._leader(lane, now)
                 if connection is None:
@@ -156,7 +155,7 @@ class Sender:
                 taken = accumulator.take(lane, now, only_repeats=not self._may_send_new)
                 if taken:
                     loads.setdefault(connection, []).extend(taken)
-        return loads, due
+        return loads, pause_ends
 
     def _leader(self, lane: Lane, now: int) -> Connection | None:
         address = self._session.routes.leader(lane.group, now)
@@ -172,23 +171,23 @@ class Sender:
             self._session.routes.unreachable(lane.group, address)
         return None
 
-    def _set_timer(self, now: int, due: int | None) -> None:
+    def _set_timer(self, now: int, pause_ends: int | None) -> None:
         """Set the timer of the next turn, if no event comes before."""
+        moments = [] if pause_ends is None else [pause_ends]
         if self._lanes_without_leader:
             self._session.refresh()
-            pause_until = now + self._no_leader_pause_ms
+            moments.append(now + self._no_leader_pause_ms)
             self._no_leader_pause_ms = min(NO_LEADER_PAUSE_MS_MAX, self._no_leader_pause_ms * 2)
-            due = pause_until if due is None else min(due, pause_until)
         else:
             self._no_leader_pause_ms = NO_LEADER_PAUSE_MS_MIN
         with self._lock:
             tick = self._accumulator.next_tick()
-        answer = None
+        if tick is not None:
+            moments.append(tick)
         if self._sent:
-            began = self._sent[0][0]
-            answer = began + self._settings.request_timeout_ms
-            answer = min(answer, max(began + SILENT_MS, self._next_refresh_at))
-        moments = [moment for moment in (due, tick, answer) if moment is not None]
+            sent_at, _ = self._sent[0]
+            moments.append(sent_at + self._settings.request_timeout_ms)
+            moments.append(max(sent_at + SILENT_MS, self._next_refresh_at))
         if not moments:
             return
         at = max(now + 1, min(moments))
@@ -202,46 +201,36 @@ class Sender:
 
     def _send(self, connection: Connection, load: Sequence[Batch], now: int) -> None:
         """Send batches to one broker, in several messages if one would be too large."""
-        attempts: list[Attempt] = []
-        groups: list[int] = []
-        frames: list[Buffer] = []
+        message: list[Batch] = []
         size = 0
         for batch in load:
-            data = batch.pack(self.producer, self.epoch, self._codec)
-            if frames and (
-                size + len(data) > PRODUCE_BYTES_MAX or len(frames) == PRODUCE_BATCHES_MAX
-            ):
-                self._produce(connection, attempts, groups, frames, now)
-                attempts, groups, frames, size = [], [], [], 0
-            attempt = Attempt(self, batch, connection)
-            attempt.siblings = attempts
-            attempts.append(attempt)
-            groups.append(batch.lane.group)
-            frames.append(data)
-            size += len(data)
-        self._produce(connection, attempts, groups, frames, now)
+            batch_size = len(batch.pack(self.producer, self.epoch, self._codec))
+            is_full = size + batch_size > PRODUCE_BYTES_MAX or len(message) == PRODUCE_BATCHES_MAX
+            if message and is_full:
+                self._produce(connection, message, now)
+                message, size = [], 0
+            message.append(batch)
+            size += batch_size
+        self._produce(connection, message, now)
 
-    def _produce(
-        self,
-        connection: Connection,
-        attempts: list[Attempt],
-        groups: list[int],
-        frames: list[Buffer],
-        now: int,
-    ) -> None:
+    def _produce(self, connection: Connection, batches: Sequence[Batch], now: int) -> None:
+        """Send packed batches in one message, with an attempt for each."""
+        attempts = [Attempt(self, batch, connection) for batch in batches]
+        groups = [batch.lane.group for batch in batches]
+        frames: list[Buffer] = [batch.data for batch in batches]
         first = connection.produce(words.PRODUCE, (groups,), frames, list(attempts))
-        for at, attempt in enumerate(attempts):
-            attempt.id = first + at
+        for number, attempt in enumerate(attempts, first):
+            attempt.id, attempt.siblings = number, attempts
         self._sent.append((now, attempts))
 
     def _fail_overdue_attempts(self, now: int) -> None:
         """Fail attempts whose answer is overdue; break a connection on which nothing came."""
         limit_ms = self._settings.request_timeout_ms
         while self._sent:
-            began, attempts = self._sent[0]
+            sent_at, attempts = self._sent[0]
             waiting = [attempt for attempt in attempts if attempt.is_awaited]
-            if waiting and began + limit_ms > now:
-                if began + SILENT_MS <= now and self._next_refresh_at <= now:
+            if waiting and sent_at + limit_ms > now:
+                if sent_at + SILENT_MS <= now and self._next_refresh_at <= now:
                     self._next_refresh_at = now + SILENT_MS
                     self._session.refresh()
                 return
@@ -249,7 +238,7 @@ class Sender:
             for attempt in waiting:
                 connection = attempt.connection
                 why = f"no answer within {limit_ms} ms"
-                if connection.is_ready and connection.silent_since(began):
+                if connection.is_ready and connection.silent_since(sent_at):
                     connection.broke(why)  # it fails all its attempts
                 else:
                     self.attempt_failed(attempt, OutcomeUnknown(f"{connection.address}: {why}"))
@@ -259,8 +248,7 @@ class Sender:
     def stored(self, batch: Batch, offset: int, time_ms: int) -> None:
         with self._lock:
             is_news = self._accumulator.stored(batch, offset, time_ms)
-            if self.blocked:
-                self._lock.notify_all()
+            self._lock.notify_all()  # there is room in the buffer
             needs_turn = bool(self._accumulator.ready) or not self._may_send_new
         if not self._lanes_without_leader:  # another partition's problem lasts
             self.last_problem = ""
@@ -285,12 +273,12 @@ class Sender:
         elif isinstance(error, OutOfSequence):
             self._out_of_sequence(batch, error, now)
         elif is_repeated(LEADER, error):
-            self._again(attempt, error, now)
+            self._repeat(attempt, error, now)
         else:
             self._give_up([batch], error)
         self.kick()
 
-    def _again(self, attempt: Attempt, error: MyQueueError, now: int) -> None:
+    def _repeat(self, attempt: Attempt, error: MyQueueError, now: int) -> None:
         lane = attempt.batch.lane
         hinted = note_refusal(self._session, lane.topic, lane.group, attempt.connection, error)
         with self._lock:

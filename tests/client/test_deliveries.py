@@ -1,13 +1,16 @@
-"""The outcome of a list: its worst case, so that a caller who may not repeat it learns that."""
+"""The futures of messages and lists, their outcomes, and the failures that are kept."""
 
 from __future__ import annotations
+
+import threading
+from concurrent.futures import Future, wait
 
 import pytest
 
 from myqueue.cluster.partitioner import Spread
 from myqueue.errors import NONE, UNKNOWN, Busy, DeliveryFailed, MyQueueError, TimedOut
-from myqueue.producer.batch import AWAITING, FAILED, QUEUED, STORED, Batch
-from myqueue.producer.delivery import BatchDelivery
+from myqueue.producer.batch import AWAITING, FAILED, QUEUED, STORED, Batch, BatchState
+from myqueue.producer.delivery import BatchDelivery, Delivery, Part, RecordMetadata
 from myqueue.producer.failures import KEPT_BYTES_MAX, Failures
 from myqueue.producer.lane import Lane
 
@@ -47,7 +50,7 @@ def test_a_list_says_none_only_if_no_part_of_it_may_be_stored(
     parts: tuple[str, ...], outcome: str
 ) -> None:
     batches = [made(b"%d" % at, b"of another list") for at in range(len(parts))]
-    delivery = BatchDelivery([(batch, 0, 1) for batch in batches])
+    delivery = BatchDelivery([Part(batch, 0, 1) for batch in batches])
     for batch, part in zip(batches, parts, strict=True):
         if part == KEPT:
             batch.become(STORED)
@@ -63,7 +66,7 @@ def test_a_list_says_none_only_if_no_part_of_it_may_be_stored(
 
 def test_a_list_that_is_late_says_so_and_may_still_be_stored() -> None:
     batch = made(b"a")
-    delivery = BatchDelivery([(batch, 0, 1)])
+    delivery = BatchDelivery([Part(batch, 0, 1)])
     for ask in (delivery.result, delivery.exception):
         with pytest.raises(TimedOut):
             ask(0)
@@ -98,3 +101,39 @@ def test_the_log_names_the_first_error_even_if_a_flush_reported_it_before() -> N
     assert reported is not None and len(reported.failed) == 2
     assert failures.take_unlogged() == (2, first)
     assert failures.take_unlogged() == (0, None)
+
+
+def ask(delivery: Delivery, begin: threading.Barrier, places: list[RecordMetadata]) -> None:
+    begin.wait(5)
+    delivery.add_done_callback(lambda done: places.append(done.result(0)))
+    places.append(delivery.result(5))
+    places.append(Future.result(delivery, 5))
+    assert not wait([delivery], 5).not_done and not delivery.cancelled()
+
+
+def test_a_delivery_is_a_whole_future_whichever_threads_ask_first() -> None:
+    """Threads race for its parts while its batch is stored: each is called, and none sees half."""
+    for _ in range(100):
+        batch, places, begin = made(b"a"), list[RecordMetadata](), threading.Barrier(4)
+        delivery: Delivery = Delivery()
+        delivery._batch, delivery._index = batch, 7
+        threads = [threading.Thread(target=ask, args=(delivery, begin, places)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        begin.wait(5)
+        batch.offset, batch.stored_ms = 10, 5
+        batch.become(STORED)
+        batch.call_listeners()
+        for thread in threads:
+            thread.join(5)
+        assert places == [("t", 0, 17, 5)] * 9
+
+
+def test_a_batch_changes_only_as_its_table_says() -> None:
+    batch = made(b"a")
+    batch.become(STORED)
+    for state in BatchState:
+        with pytest.raises(ValueError, match="STORED cannot become"):
+            batch.become(state)
+    with pytest.raises(ValueError, match="OPEN cannot become STORED"):
+        Batch(batch.lane, 0, 0, 0).become(STORED)

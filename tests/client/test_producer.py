@@ -386,3 +386,32 @@ def test_partitions_that_are_added_are_used(cluster, producer):
     deadline = time.monotonic() + 5
     while producer.send("t", b"b").result(5).partition != 1:
         assert time.monotonic() < deadline
+
+
+@pytest.mark.parametrize("key", [None, b"k"])
+def test_threads_that_share_a_producer_lose_and_mix_nothing(cluster, key):
+    """Small batches, so that threads race for places while batches are sealed and sent."""
+    with Producer(cluster.address, batch_bytes=2_000, max_buffered_bytes=20_000) as producer:
+        begin, sent = threading.Barrier(4), [[] for _ in range(4)]
+
+        def send(name):
+            begin.wait(5)
+            for number in range(2_000):
+                value = b"%d %d" % (name, number)
+                sent[name].append((value, producer.send("wide", value, key=key)))
+
+        threads = [threading.Thread(target=send, args=(name,)) for name in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        producer.flush(30)
+    logs = [log_of(cluster, "wide", partition).values() for partition in range(3)]
+    assert sum(map(len, logs)) == 8_000
+    for messages in sent:
+        places = [delivery.result(0) for _, delivery in messages]
+        for (value, _), place in zip(messages, places, strict=True):
+            assert logs[place.partition][place.offset] == value
+        for partition in range(3):
+            offsets = [place.offset for place in places if place.partition == partition]
+            assert offsets == sorted(offsets)
