@@ -19,12 +19,12 @@ from typing import Any, Final, NamedTuple
 
 from myqueue.arguments import wrong
 from myqueue.cluster.leader_request import ask_leader
-from myqueue.cluster.partitioner import jump_hash, partition_of
+from myqueue.cluster.partitioner import jump_hash
 from myqueue.cluster.session import Session
 from myqueue.errors import InvalidRequest, MessageTooLarge, MyQueueError, OutcomeUnknown
 from myqueue.producer.delivery import RecordMetadata
 from myqueue.producer.failures import list_outcome
-from myqueue.producer.topic_lanes import TopicLanes, lane_of
+from myqueue.producer.topic_lanes import TopicLanes, by_lane
 from myqueue.settings import ProducerSettings
 from myqueue.wire import batch
 from myqueue.wire.clock import wall_ms
@@ -129,24 +129,15 @@ def _by_partition(
     partition: int | None,
     batch_key: bytes,
 ) -> dict[int, Messages]:
-    count = len(topic_lanes.lanes)
-    if partition is None:
-        unkeyed_partition = jump_hash(batch_key, count)
-    else:
-        unkeyed_partition = lane_of(topic_lanes, None, partition).partition
-    if keys is None:
-        return {unkeyed_partition: Messages(list(range(len(values))), values, None)}
-    by_partition: dict[int, Messages] = {}
-    for index, (value, key) in enumerate(zip(values, keys, strict=True)):
-        chosen = unkeyed_partition
-        if partition is None and key is not None:
-            chosen = partition_of(key, count)
-        messages = by_partition.setdefault(chosen, Messages([], [], []))
-        messages.indexes.append(index)
-        messages.values.append(value)
-        if messages.keys is not None:
-            messages.keys.append(key)
-    return by_partition
+    lanes = topic_lanes.lanes
+    unkeyed = lanes[jump_hash(batch_key, len(lanes))]
+    indexes = by_lane(topic_lanes, keys or [None] * len(values), partition, unkeyed)
+    return {
+        lane.partition: Messages(
+            at, [values[index] for index in at], keys and [keys[index] for index in at]
+        )
+        for lane, at in indexes.items()
+    }
 
 
 def _pack(

@@ -239,9 +239,9 @@ class Producer:
                 lane = None if partition is None else lane_of(topic_lanes, None, partition)
                 self._put_list(topic_lanes, lane, payloads, None, parts)
             else:
-                for lane, lane_values, lane_keys in by_lane(
-                    topic_lanes, payloads, plain_keys(keys, len(payloads)), partition
-                ):
+                all_keys = plain_keys(keys, len(payloads))
+                for lane, at in by_lane(topic_lanes, all_keys, partition, None).items():
+                    lane_values, lane_keys = [payloads[i] for i in at], [all_keys[i] for i in at]
                     self._put_list(topic_lanes, lane, lane_values, lane_keys, parts)
         except MyQueueError as error:
             if parts:

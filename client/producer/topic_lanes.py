@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeVar
+
 from myqueue.cluster.partitioner import Spread, partition_of
 from myqueue.cluster.routing import Topic
 from myqueue.errors import InvalidRequest
 from myqueue.producer.accumulator import Accumulator
 from myqueue.producer.input import MESSAGE_BYTES_MAX
 from myqueue.producer.lane import Lane
+
+L = TypeVar("L", Lane, None)
 
 
 class TopicLanes:
@@ -71,21 +76,15 @@ def lane_of(topic_lanes: TopicLanes, key: bytes | None, partition: int | None) -
 
 
 def by_lane(
-    topic_lanes: TopicLanes,
-    values: list[bytes],
-    keys: list[bytes | None],
-    partition: int | None,
-) -> list[tuple[Lane | None, list[bytes], list[bytes | None]]]:
-    """Split a list by lane; the lane None has the messages without a key."""
+    topic_lanes: TopicLanes, keys: Sequence[bytes | None], partition: int | None, unkeyed: L
+) -> dict[Lane | L, list[int]]:
+    """Split a list by lane: the indexes of its messages. `unkeyed`: where those without key go."""
     if partition is not None:
-        return [(lane_of(topic_lanes, None, partition), values, keys)]
+        return {lane_of(topic_lanes, None, partition): list(range(len(keys)))}
     lanes = topic_lanes.lanes
     count = len(lanes)
-    lists: dict[int, tuple[list[bytes], list[bytes | None]]] = {}
-    for value, key in zip(values, keys, strict=True):
-        lane_values, lane_keys = lists.setdefault(
-            -1 if key is None else partition_of(key, count), ([], [])
-        )
-        lane_values.append(value)
-        lane_keys.append(key)
-    return [(lanes[at] if at >= 0 else None, *both) for at, both in lists.items()]
+    indexes: dict[Lane | L, list[int]] = {}
+    for index, key in enumerate(keys):
+        lane = unkeyed if key is None else lanes[partition_of(key, count)]
+        indexes.setdefault(lane, []).append(index)
+    return indexes

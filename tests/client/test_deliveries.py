@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import Future, wait
 
 import pytest
@@ -103,24 +104,44 @@ def test_the_log_names_the_first_error_even_if_a_flush_reported_it_before() -> N
     assert failures.take_unlogged() == (0, None)
 
 
-def ask(delivery: Delivery, begin: threading.Barrier, places: list[RecordMetadata]) -> None:
+def ask(
+    delivery: Delivery,
+    begin: threading.Barrier,
+    added: threading.Semaphore,
+    places: list[RecordMetadata],
+) -> None:
     begin.wait(5)
     delivery.add_done_callback(lambda done: places.append(done.result(0)))
+    added.release()
     places.append(delivery.result(5))
     places.append(Future.result(delivery, 5))
     assert not wait([delivery], 5).not_done and not delivery.cancelled()
 
 
-def test_a_delivery_is_a_whole_future_whichever_threads_ask_first() -> None:
+@pytest.mark.parametrize("is_stored_at_once", [True, False])
+def test_a_delivery_is_a_whole_future_whichever_threads_ask_first(
+    monkeypatch: pytest.MonkeyPatch, is_stored_at_once: bool
+) -> None:
     """Threads race for its parts while its batch is stored: each is called, and none sees half."""
-    for _ in range(100):
-        batch, places, begin = made(b"a"), list[RecordMetadata](), threading.Barrier(4)
+    initialise = Future.__init__
+
+    def slowly(future: Future[RecordMetadata]) -> None:
+        time.sleep(0.001)
+        initialise(future)
+
+    monkeypatch.setattr(Future, "__init__", slowly)
+    for _ in range(50):
+        batch, places = made(b"a"), list[RecordMetadata]()
+        begin, added = threading.Barrier(4), threading.Semaphore(0)
         delivery: Delivery = Delivery()
         delivery._batch, delivery._index = batch, 7
-        threads = [threading.Thread(target=ask, args=(delivery, begin, places)) for _ in range(3)]
+        arguments = (delivery, begin, added, places)
+        threads = [threading.Thread(target=ask, args=arguments) for _ in range(3)]
         for thread in threads:
             thread.start()
         begin.wait(5)
+        for _ in () if is_stored_at_once else threads:
+            assert added.acquire(timeout=5)
         batch.offset, batch.stored_ms = 10, 5
         batch.become(STORED)
         batch.call_listeners()

@@ -2,14 +2,17 @@
 
 import asyncio
 import concurrent.futures
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
-from support.fake_cluster.peer import EchoCluster
+from support.fake_cluster.peer import EchoCluster, refuse
 
 from myqueue import errors
+from myqueue.producer.batch import COUNT_MAX, HEADER_OVERHEAD_BYTES, MESSAGE_OVERHEAD_BYTES
 from myqueue.producer.producer import Producer
 from myqueue.settings import ProducerSettings, rows
 from myqueue.wire import batch as batches
@@ -388,9 +391,89 @@ def test_partitions_that_are_added_are_used(cluster, producer):
         assert time.monotonic() < deadline
 
 
+def answer_again(cluster):
+    for daemon in cluster.daemons:
+        daemon.script = lambda envelope, frames: None
+
+
+@contextmanager
+def gathering(cluster, **settings):
+    """A producer whose messages gather, because the one before them is answered at the end."""
+    with Producer(cluster.address, linger_ms=60_000, request_timeout_ms=200, **settings) as made:
+        made.send("t", b"warm").result(5)
+        for daemon in cluster.daemons:
+            daemon.script = lambda envelope, frames: []
+        made.send("t", b"unanswered")
+        while not made._topics["t"].lanes[0].flight:
+            time.sleep(0.001)
+        try:
+            yield made
+        finally:
+            answer_again(cluster)
+
+
+def test_every_message_counts_with_its_key_and_headers(cluster):
+    with gathering(cluster) as producer:
+        for _ in range(3):
+            before = producer.buffered_bytes
+            producer.send("t", b"value", key=b"key")
+            assert producer.buffered_bytes - before == MESSAGE_OVERHEAD_BYTES + 8
+            producer.send("t", b"value", key="key", headers={"h": "1"})
+            added = 2 * MESSAGE_OVERHEAD_BYTES + 2 * 8 + HEADER_OVERHEAD_BYTES + 2
+            assert producer.buffered_bytes - before == added
+
+
+def test_no_batch_has_more_messages_than_it_may_however_small_they_are(cluster):
+    with gathering(cluster, batch_bytes=1 << 20) as producer:
+        for _ in range(COUNT_MAX + 2):
+            producer.send("t", b"")
+    counts = [batches.header(data).count for _, data in log_of(cluster).batches]
+    assert max(counts) <= COUNT_MAX and sum(counts) == COUNT_MAX + 4
+
+
+def test_an_error_for_a_whole_message_answers_each_of_its_batches(cluster, producer):
+    """Else the second batch waits for `request_timeout_ms` (2 s)."""
+    producer.send("wide", b"warm").result(5)
+    refused = []
+
+    def script(envelope, frames):
+        if words.name_of(envelope[words.KIND]) != "PRODUCE" or refused:
+            return None
+        refused.append(len(frames))
+        return refuse(envelope[words.REQUEST], errors.Busy)
+
+    for daemon in cluster.daemons:
+        daemon.script = script
+    go_on = threading.Event()
+    producer.session.on_io(lambda: go_on.wait(5))  # so that both go in one message
+    sent = [producer.send("wide", b"x", partition=partition) for partition in (0, 2)]
+    begin = time.monotonic()
+    go_on.set()
+    assert {delivery.result(5).partition for delivery in sent} == {0, 2} and refused == [2]
+    assert time.monotonic() - begin < 1.5
+
+
+def test_who_waits_for_room_is_notified(cluster, monkeypatch):
+    monkeypatch.setattr("myqueue.producer.producer.SLICE_S", 60.0)
+    with gathering(cluster, max_buffered_bytes=100) as producer:
+        answer = threading.Timer(0.2, answer_again, [cluster])
+        answer.start()
+        assert producer.send("t", b"x" * 60).result(20).offset == 2
+        answer.join()
+
+
+@pytest.fixture
+def small_turns():
+    """Let Python change threads after almost every instruction."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
 @pytest.mark.parametrize("key", [None, b"k"])
-def test_threads_that_share_a_producer_lose_and_mix_nothing(cluster, key):
-    """Small batches, so that threads race for places while batches are sealed and sent."""
+def test_threads_that_share_a_producer_lose_and_mix_nothing(cluster, key, small_turns):
+    """Small batches and turns, so that threads race for places while batches are sealed."""
     with Producer(cluster.address, batch_bytes=2_000, max_buffered_bytes=20_000) as producer:
         begin, sent = threading.Barrier(4), [[] for _ in range(4)]
 
