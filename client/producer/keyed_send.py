@@ -24,7 +24,7 @@ from myqueue.cluster.session import Session
 from myqueue.errors import InvalidRequest, MessageTooLarge, MyQueueError, OutcomeUnknown
 from myqueue.producer.delivery import RecordMetadata
 from myqueue.producer.failures import list_outcome
-from myqueue.producer.topic_lanes import TopicLanes, by_lane
+from myqueue.producer.topic_lanes import TopicLanes
 from myqueue.settings import ProducerSettings
 from myqueue.wire import batch
 from myqueue.wire.clock import wall_ms
@@ -131,7 +131,7 @@ def _by_partition(
 ) -> dict[int, Messages]:
     lanes = topic_lanes.lanes
     unkeyed = lanes[jump_hash(batch_key, len(lanes))]
-    indexes = by_lane(topic_lanes, keys or [None] * len(values), partition, unkeyed)
+    indexes = topic_lanes.by_lane(keys or [None] * len(values), partition, unkeyed)
     return {
         lane.partition: Messages(
             at, [values[index] for index in at], keys and [keys[index] for index in at]

@@ -52,7 +52,7 @@ from myqueue.producer.input import (
 from myqueue.producer.keyed_send import send_once
 from myqueue.producer.lane import Lane
 from myqueue.producer.sender import Sender
-from myqueue.producer.topic_lanes import TopicLanes, by_lane, lane_of
+from myqueue.producer.topic_lanes import TopicLanes
 from myqueue.settings import ProducerSettings
 from myqueue.wire.clock import now_ms, wall_ms
 
@@ -188,7 +188,7 @@ class Producer:
             if key is None and partition is None:
                 lane = topic_lanes.sticky
             else:
-                lane = lane_of(topic_lanes, key, partition)
+                lane = topic_lanes.lane_of(key, partition)
                 size += len(key or b"")
             accumulator, lock = self._accumulator, self._lock
             lock.acquire()
@@ -236,11 +236,11 @@ class Producer:
         parts: list[Part] = []
         try:
             if keys is None:
-                lane = None if partition is None else lane_of(topic_lanes, None, partition)
+                lane = None if partition is None else topic_lanes.lane_of(None, partition)
                 self._put_list(topic_lanes, lane, payloads, None, parts)
             else:
                 all_keys = plain_keys(keys, len(payloads))
-                for lane, at in by_lane(topic_lanes, all_keys, partition, None).items():
+                for lane, at in topic_lanes.by_lane(all_keys, partition, None).items():
                     lane_values, lane_keys = [payloads[i] for i in at], [all_keys[i] for i in at]
                     self._put_list(topic_lanes, lane, lane_values, lane_keys, parts)
         except MyQueueError as error:
@@ -291,7 +291,7 @@ class Producer:
         check_time(timestamp_ms)
         lane = None
         if partition is not None or plain_key is not None:
-            lane = lane_of(topic_lanes, plain_key, partition)
+            lane = topic_lanes.lane_of(plain_key, partition)
         size = len(value) + len(plain_key or b"") + header_bytes
         check_size(size, topic_lanes.limit, topic_lanes.topic.name)
         size += MESSAGE_OVERHEAD_BYTES

@@ -63,28 +63,27 @@ class TopicLanes:
             lane = self.sticky = self.lanes[self.spread.choose()]
         return lane
 
+    def lane_of(self, key: bytes | None, partition: int | None) -> Lane:
+        """Choose where a message goes that has a key or names its partition."""
+        lanes = self.lanes
+        if partition is None:
+            return lanes[partition_of(key or b"", len(lanes))]
+        if type(partition) is not int or not 0 <= partition < len(lanes):
+            raise InvalidRequest(
+                f"{self.topic.name} has partitions 0 to {len(lanes) - 1}, not {partition}"
+            )
+        return lanes[partition]
 
-def lane_of(topic_lanes: TopicLanes, key: bytes | None, partition: int | None) -> Lane:
-    lanes = topic_lanes.lanes
-    if partition is None:
-        return lanes[partition_of(key or b"", len(lanes))]
-    if type(partition) is not int or not 0 <= partition < len(lanes):
-        raise InvalidRequest(
-            f"{topic_lanes.topic.name} has partitions 0 to {len(lanes) - 1}, not {partition}"
-        )
-    return lanes[partition]
-
-
-def by_lane(
-    topic_lanes: TopicLanes, keys: Sequence[bytes | None], partition: int | None, unkeyed: L
-) -> dict[Lane | L, list[int]]:
-    """Split a list by lane: the indexes of its messages. `unkeyed`: where those without key go."""
-    if partition is not None:
-        return {lane_of(topic_lanes, None, partition): list(range(len(keys)))}
-    lanes = topic_lanes.lanes
-    count = len(lanes)
-    indexes: dict[Lane | L, list[int]] = {}
-    for index, key in enumerate(keys):
-        lane = unkeyed if key is None else lanes[partition_of(key, count)]
-        indexes.setdefault(lane, []).append(index)
-    return indexes
+    def by_lane(
+        self, keys: Sequence[bytes | None], partition: int | None, unkeyed: L
+    ) -> dict[Lane | L, list[int]]:
+        """Split a list: the indexes of each lane's messages; those without key go to `unkeyed`."""
+        if partition is not None:
+            return {self.lane_of(None, partition): list(range(len(keys)))}
+        lanes = self.lanes
+        count = len(lanes)
+        indexes: dict[Lane | L, list[int]] = {}
+        for index, key in enumerate(keys):
+            lane = unkeyed if key is None else lanes[partition_of(key, count)]
+            indexes.setdefault(lane, []).append(index)
+        return indexes
