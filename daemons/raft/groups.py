@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from myqueue.daemons.raft.node import RaftNode
+from myqueue.daemons.raft.suspicion import Suspicion
 from myqueue.daemons.raft.types import (
     NEVER,
     NOBODY,
@@ -126,7 +127,9 @@ class RaftGroups:
     def __init__(self, node: int, incarnation: int, settings: RaftSettings) -> None:
         self.node, self.incarnation, self.settings = node, incarnation, settings
         self.groups: dict[int, RaftNode] = {}
-        self.heard: dict[int, int] = {}  # shared with every RaftNode
+        self.suspicion = Suspicion(settings.election_timeout_ms_min)
+        self.late_turns = self.silences = 0  # of this process; of other nodes that were noticed
+        self._turn_at = NEVER  # the begin of the last turn
         self._peers: dict[int, _Peer] = {}
         self._known: dict[int, _Known] = {}
         self._dirty: dict[int, None] = {}  # groups that this turn touched, in order
@@ -181,6 +184,12 @@ class RaftGroups:
 
     # -- a turn --------------------------------------------------------------------------------
 
+    def begin_turn(self, now: int, wait_ms: int) -> None:
+        """A turn begins, after the last one and a wait for events of `wait_ms` at most."""
+        if self.suspicion.note_late(now - self._turn_at - wait_ms):
+            self.late_turns += 1
+        self._turn_at = now
+
     def receive(self, source: int, packet: Packet, now: int) -> None:
         self._hear(source, now)
         for beat in packet.beats:
@@ -205,10 +214,9 @@ class RaftGroups:
     def tick(self, now: int) -> None:
         """Time passed: deadlines, silent peers, and the next beat."""
         for number, peer in sorted(self._peers.items()):
-            last = self.heard.get(number)
-            alive = last is not None and now - last < self.settings.election_timeout_ms_min
-            if peer.alive and not alive:
+            if peer.alive and not self.suspicion.is_alive(number, now):
                 peer.alive = False
+                self.silences += 1
                 self._silent(number, now)
         for group in list(self._timed):
             if self.groups[group].deadline <= now:
@@ -221,9 +229,9 @@ class RaftGroups:
         so one broken connection deposes no leader. A process that ended is noticed at once.
         """
         peer = self.peer(number)
+        self.suspicion.end(number)
         if peer.alive:
             peer.alive = False
-            self.heard.pop(number, None)
             self._silent(number, now)
 
     def connected(self, number: int, now: int) -> None:
@@ -293,10 +301,10 @@ class RaftGroups:
     # -- beats ---------------------------------------------------------------------------------
 
     def _hear(self, source: int, now: int) -> None:
-        peer, last = self.peer(source), self.heard.get(source, -NEVER)
-        self.heard[source] = now
+        peer, was_alive = self.peer(source), self.suspicion.is_alive(source, now)
+        self.suspicion.hear(source, now)
         # Nothing was sent to it since, even if no tick came to notice its silence.
-        if not peer.alive or now - last >= self.settings.election_timeout_ms_min:
+        if not peer.alive or not was_alive:
             peer.alive = True
             for group, known in self._known.items():
                 if source in known.peers:
@@ -309,6 +317,8 @@ class RaftGroups:
         peer = self.peer(source)
         known, peer.incarnation = peer.incarnation, incarnation
         if known not in (0, incarnation):
+            self.suspicion.end(source)  # how long it was away says nothing about its pace
+            self.suspicion.hear(source, now)
             self._silent(source, now)
 
     def _silent(self, number: int, now: int) -> None:

@@ -64,11 +64,12 @@ EAGER_TIMES: Final = 4
 
 
 class RaftNode:
-    """See the module's docstring. `heard` is shared by all groups of a process: node -> ms."""
+    """See the module's docstring. `alive_until` is shared by all groups of a process."""
 
     __slots__ = (
         "_has_unreadable_entries",
         "_may_miss_entries",
+        "alive_until",
         "applied_index",
         "applying_index",
         "candidate",
@@ -83,7 +84,6 @@ class RaftNode:
         "follower",
         "group",
         "has_waited",
-        "heard",
         "ignored",
         "leader",
         "leading",
@@ -112,7 +112,7 @@ class RaftNode:
         commit_index: int,
         settings: RaftSettings,
         random: Random,
-        heard: dict[int, int],
+        alive_until: dict[int, int],
         now: int,
         may_miss_entries: bool = False,
         has_unreadable_entries: bool = False,
@@ -122,7 +122,7 @@ class RaftNode:
         self.term, self.vote = term, vote
         self.durable_term, self.durable_vote, self.started_term = term, vote, term
         self.doubt_from, self.doubt_term = NEVER, 0
-        self.heard = heard
+        self.alive_until = alive_until  # node -> when it counts as silent (`suspicion`)
         # A commit index ahead of the log is clamped: the log is the truth (R25).
         require(applied_index >= log.first_index - 1, "no state reaches the log's start (W20)")
         self.applied_index = self.applying_index = applied_index
@@ -167,8 +167,7 @@ class RaftNode:
         return self.random.randint(low, high)
 
     def is_heard(self, replica: int, now: int) -> bool:
-        last = self.heard.get(node_of(replica))
-        return last is not None and now - last < self.settings.election_timeout_ms_min
+        return now < self.alive_until.get(node_of(replica), now)
 
     def leader_is_alive(self, now: int) -> bool:
         return self.leader != NOBODY and (

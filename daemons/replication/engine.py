@@ -87,7 +87,7 @@ class Engine:
         self.not_open: dict[int, Unhealthy] = {}  # groups on this disk that take no part
         self.failure: Exception | None = None  # not None: the daemon must end
         make: MakeStateMachine = owner.make_state_machine
-        self._opening = GroupContext(log, settings, random, self.host.heard, make)
+        self._opening = GroupContext(log, settings, random, self.host.suspicion.alive_until, make)
         self.starts = LogPrefix(log, self.replicas, self.counts, self.host)
         self._saver = StateSaver(log, self.replicas, self.starts, self.host)
         self._reclaiming = ReclaimPace(log, self.starts, self.counts)
@@ -375,6 +375,8 @@ class Engine:
 
     def tick(self) -> None:
         self.host.tick(self.now)
+        self.counts["late_turns_total"] = self.host.late_turns
+        self.counts["peer_silences_total"] = self.host.silences
         self.disk.tick()
         self._saver.tick(self.now)
         self.starts.tick(self.now)

@@ -54,7 +54,7 @@ class GroupContext(NamedTuple):
     log: Log
     settings: t.RaftSettings
     random: Random
-    heard: dict[int, int]
+    alive_until: dict[int, int]
     make_state_machine: MakeStateMachine
 
 
@@ -132,7 +132,7 @@ def _open(opening: GroupContext, group: Group, created: bytes, now: int) -> Repl
         commit_index=group.commit_index,
         settings=opening.settings,
         random=opening.random,
-        heard=opening.heard,
+        alive_until=opening.alive_until,
         now=now,
         may_miss_entries=group.incomplete,
         has_unreadable_entries=group.lacking,
@@ -160,7 +160,7 @@ def create_group(
         commit_index=0,
         settings=opening.settings,
         random=opening.random,
-        heard=opening.heard,
+        alive_until=opening.alive_until,
         now=now,
     )
     return Replica(node, opening.make_state_machine(uid, about), about, opening.log)

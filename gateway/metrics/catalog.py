@@ -54,6 +54,8 @@ COUNTERS: Final[dict[str, str]] = {
     "snapshots_installed_total": "Snapshots installed from a leader.",
     "disk_full_total": "Times the log had to wait for free space on a full disk.",
     "raft_elections_total": "Elections won by replicas of this daemon.",
+    "late_turns_total": "Turns that came late: the daemon did not run, or had much to do.",
+    "peer_silences_total": "Times another daemon was silent for so long that it counted as dead.",
     "members_changed_total": "Membership changes proposed to groups led by this daemon.",
     "members_postponed_total": "Membership changes not proposed yet; they are retried.",
     "transfers_refused_total": "Leadership transfers that could not be started.",

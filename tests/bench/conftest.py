@@ -31,6 +31,7 @@ def disk(tmp_path: Path) -> Path:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--bench-json", metavar="FILE", help="write the figures to a file as well")
+    parser.addoption("--seconds", type=float, default=60, help="of load on a starved machine")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

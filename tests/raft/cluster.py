@@ -106,7 +106,7 @@ class Cluster:
                 GROUP,
                 self.replicas[number],
                 self.settings,
-                host.heard,
+                host.suspicion.alive_until,
                 self.now,
                 random,
             )

@@ -124,7 +124,7 @@ def reopen(
     group: int,
     replica: int,
     settings: RaftSettings,
-    heard: dict[int, int],
+    alive_until: dict[int, int],
     now: int,
     random: Random,
 ) -> RaftNode:
@@ -153,7 +153,7 @@ def reopen(
         commit_index=disk.applied,
         settings=settings,
         random=random,
-        heard=heard,
+        alive_until=alive_until,
         now=now,
         may_miss_entries=disk.damaged,
     )

@@ -73,7 +73,7 @@ class Flock:
             commit_index=0,
             settings=self.settings,
             random=Random(self.random.random()),
-            heard=host.heard,
+            alive_until=host.suspicion.alive_until,
             now=self.now,
         )
         host.add(node)

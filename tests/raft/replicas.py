@@ -71,7 +71,7 @@ class Solo:
         if terms:
             self.log.append(make_entries(terms))
             self.log.persisted_index = len(terms)
-        self.heard: dict[int, int] = {}
+        self.alive_until: dict[int, int] = {}
         self.now = NOW
         self.instant = instant  # the disk answers at once
         self.out = Effects()
@@ -86,7 +86,7 @@ class Solo:
             commit_index=commit,
             settings=settings or RaftSettings(),
             random=Random(1),
-            heard=self.heard,
+            alive_until=self.alive_until,
             now=NOW,
             may_miss_entries=recovering,
         )
@@ -116,8 +116,13 @@ class Solo:
             elif isinstance(op, PersistSnapshot):
                 node.snapshot_persisted(op.snapshot.index, self.out)
 
+    def hear(self, *nodes: int) -> None:
+        """Nodes speak now, and count as alive for an election timeout."""
+        until = self.now + self.node.settings.election_timeout_ms_min
+        self.alive_until.update(dict.fromkeys(nodes, until))
+
     def step(self, message: Message) -> Effects:
-        self.heard[message.source >> 32] = self.now
+        self.hear(message.source >> 32)
         self.out = Effects()
         self.node.step(message, self.now, self.out)
         self.node.flush(self.now, self.out)
@@ -213,7 +218,7 @@ class Solo:
                 self.vote(voter)
         assert self.node.role == Role.LEADER
         for voter in self.node.config.members:
-            self.heard[voter >> 32] = self.now
+            self.hear(voter >> 32)
         self.node.flush(self.now, self.out)  # its first entry leaves for those it hears
         return self
 

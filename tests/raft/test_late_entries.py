@@ -26,7 +26,7 @@ def test_a_hint_that_came_before_its_entries_is_not_forgotten() -> None:
             commit_index=0,
             settings=RaftSettings(),
             random=Random(1),
-            heard={},
+            alive_until={},
             now=0,
         ),
         Effects(),

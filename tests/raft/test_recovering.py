@@ -67,7 +67,7 @@ def waited_for(*others: int) -> Solo:
     for other in others:
         leader.ack(other, 1)
     assert leader.node.deadline == NEVER
-    leader.heard.clear()
+    leader.alive_until.clear()
     leader.ack(TWO, 1, is_unhealthy=True, hint_term=5)
     return leader
 
@@ -77,7 +77,7 @@ def asked(leader: Solo, duration_ms: int, *heard: int) -> list[int]:
     times, end = list[int](), leader.now + duration_ms
     while leader.now < end:
         leader.now += 50
-        leader.heard.update(dict.fromkeys(heard, leader.now))
+        leader.hear(*heard)
         leader.with_out("tick")
         times += [leader.now for one in sent(leader.out, TimeoutNow) if one.target == THREE]
     return times
@@ -86,7 +86,7 @@ def asked(leader: Solo, duration_ms: int, *heard: int) -> list[int]:
 def test_a_quiet_leader_makes_way_as_soon_as_somebody_is_heard() -> None:
     leader = waited_for(TWO, THREE)
     assert asked(leader, 2000, 2) == []
-    leader.heard[3] = leader.now
+    leader.hear(3)
     leader.with_out("peer_is_back", 3)
     assert [one.target for one in sent(leader.out, TimeoutNow)] == [THREE]
 

@@ -60,7 +60,7 @@ def test_a_handover_has_an_end() -> None:
     for _ in range(20):
         leader.with_out("transfer", TWO)
         leader.now += 50
-        leader.heard.update({2: leader.now, 3: leader.now})
+        leader.hear(2, 3)
         leader.with_out("tick")
     assert leader.do("propose", [Proposal(1, 5, DATA, b"y")]).persist
 
@@ -225,7 +225,7 @@ def test_a_leader_without_contact_stops() -> None:
     """6.2. R13: within one election timeout, in its own term."""
     leader = ready_leader(voters=(ME, TWO, THREE, FOUR, FIVE))
     leader.now += 499
-    leader.heard[2] = leader.now
+    leader.hear(2)
     leader.with_out("check_quorum")
     assert leader.node.role == Role.LEADER
     leader.now += 1

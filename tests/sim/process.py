@@ -78,7 +78,7 @@ class Process:
         self.log, self.journal, self.index = log, log.journal, log.index
         self.reader, self.reclaimer = log.reader, log.reclaimer
         self.opening = GroupContext(
-            log, world.settings, self.random, self.host.heard, self._make_machine
+            log, world.settings, self.random, self.host.suspicion.alive_until, self._make_machine
         )
         self.starts = LogPrefix(log, self.replicas, self.counts, self.host)
         self.serving = CatchUpServer(self)  # type: ignore[arg-type]
