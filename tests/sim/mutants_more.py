@@ -13,6 +13,7 @@ from myqueue.daemons.raft.follower import Follower
 from myqueue.daemons.raft.leader import Leader
 from myqueue.daemons.raft.node import RaftNode
 from myqueue.daemons.raft.progress import Progress
+from myqueue.daemons.raft.suspicion import Suspicion
 from myqueue.wal.append.journal import Journal
 from myqueue.wal.store.store import View
 
@@ -143,3 +144,13 @@ def bug_a_report_of_another_install_at_this_index() -> list[Any]:
             self._installing.pop(0)
 
     return [(Follower, "snapshot_persisted", durable)]
+
+
+def bug_own_lateness_is_silence_of_others() -> list[Any]:
+    """R33: a process that did not run for a while takes all others for dead."""
+    return [(Suspicion, "note_late", lambda self, late_ms: False)]
+
+
+def bug_long_gaps_teach_no_patience() -> list[Any]:
+    """R33: a node that was slow a moment ago gets no more patience than a fast one."""
+    return [(Suspicion, "_stretch", lambda self, known, gap, now: None)]

@@ -55,6 +55,8 @@ SHOWS_IN: dict[str, set[str]] = {
     "vote_forgotten_when_a_leader_is_lost": {"rot"},
     "a_lost_vote_is_not_missed": {"corruption"},
     "other_incarnations_are_heard": {"membership"},
+    "own_lateness_is_silence_of_others": {"starved"},
+    "long_gaps_teach_no_patience": {"starved"},
 }
 
 

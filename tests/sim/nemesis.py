@@ -91,6 +91,8 @@ class Nemesis:
             self.enabled.add("rot")
         if "rot" in self.enabled:
             self.enabled.discard("membership")
+        if world.starvation.is_alone:
+            self.profile, self.enabled = "starved", {"compact", "read"}
         self.relapse = random.choice((0.3, 0.7)) if "relapse" in self.enabled else 0.0
         # As in figure 8 of the paper: a new leader is cut off before anybody hears of it, or it
         # hears old answers; and the power fails where entries are just being removed. Or a leader
@@ -118,7 +120,8 @@ class Nemesis:
         network.duplicates = random.uniform(0, 0.5) if "duplicates" in self.enabled else 0.0
         network.delay_ms = random.choice((30, 150, 400)) if "delay" in self.enabled else 5
         network.late = random.choice((0.01, 0.1)) if "late" in self.enabled else 0.0
-        if random.random() < 0.5:  # peace begins with what is sent and not answered
+        if random.random() < 0.5 and not self.world.starvation.is_alone:
+            # Peace begins with what is sent and not answered.
             begin_ms = random.randint(20, random.choice((60, 200)))
             self.world.at(TROUBLE_MS - begin_ms, self._blink)
         self._again()

@@ -46,6 +46,7 @@ from myqueue.wal.store.store import Store
 if TYPE_CHECKING:
     from sim.world import World
 
+TICK_MS = 40  # of the world's clock, at most, until the next tick of a process that runs
 HINTS = 0.1  # of saved states are followed by a note how far all is committed
 
 
@@ -160,6 +161,7 @@ class Process:
     def tick(self) -> None:
         self.watch_disk()
         now = self.now
+        self.host.begin_turn(now, TICK_MS)
         self.host.tick(now)
         self.serving.tick(now)
         met, self.reader.unreadable = self.reader.unreadable, []
@@ -184,6 +186,7 @@ class Process:
                     node.step_down(self.now, self.host.out)
 
     def turn(self, source: int = 0, packet: Packet | None = None) -> None:
+        self.host.begin_turn(self.now, TICK_MS)
         if packet is not None:
             for message in packet.repair_messages:
                 if isinstance(message, EntriesRequest):
@@ -271,6 +274,7 @@ class Process:
             self.world.note(f"node {self.number}: {change.role.name} {change}")
             if change.role == t.Role.LEADER and node.role == t.Role.LEADER:
                 self.world.checkers.became(node)
+                self.world.starvation.leads(node)
         for ready in effects.reads:
             group, before = self.reads.pop(ready.context)
             self.world.checkers.read_answered(group, ready.index, before)

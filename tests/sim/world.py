@@ -25,9 +25,10 @@ from sim.disk import Crash, SimDisk
 from sim.nemesis import TROUBLE_MS, Nemesis
 from sim.network import Network
 from sim.operator import Operator
-from sim.process import Process
+from sim.process import TICK_MS, Process
 from sim.rot import Rot
 from sim.slot import Slot
+from sim.starving import Starvation
 
 from myqueue.daemons.raft import types as t
 from myqueue.daemons.raft.describe import describe_raft_node
@@ -110,6 +111,11 @@ class World:
             )
             for number in range(1, random.choice(NODES) + 1)
         }
+        self.starvation = Starvation(self)
+        if self.starvation.is_alone:
+            self.report_ms = 0
+            for slot in self.slots.values():
+                slot.disk_ms = 4
         self.network = Network(self)
         self.nemesis = Nemesis(self)
         self.rot, self.starts = Rot(self), reclaiming.AgreedStarts()
@@ -135,7 +141,7 @@ class World:
 
     def _run(self) -> None:
         self._found()
-        for part in (self.nemesis, self.rot, self.operator, self.clients):
+        for part in (self.nemesis, self.rot, self.operator, self.clients, self.starvation):
             part.start()
         while self.now_ms < TROUBLE_MS:
             self._step()
@@ -310,7 +316,7 @@ class World:
             self.with_process(number, self.store_step)
         if self.random.random() < self.reclaim_rate:
             self.with_process(number, lambda process: reclaiming.step(self, process))
-        self.after(20, 40, lambda: self._tick(number, incarnation))
+        self.after(20, TICK_MS, lambda: self._tick(number, incarnation))
 
     def is_stalled(self, number: int) -> bool:
         return self.slots[number].writer_at > self.now_ms + self.settings.election_timeout_ms_max
