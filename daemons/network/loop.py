@@ -140,7 +140,7 @@ class Loop:
         wait_ms = 0 if self._has_more_work else max(0, self._next_tick - engine.clock.now_ms())
         transport.wait(wait_ms)
         now = engine.now = transport.now = engine.clock.now_ms()
-        engine.host.begin_turn(now, wait_ms)
+        engine.begin_turn(wait_ms)
         engine.receive_journal_reports()
         for identity, envelope, frames in transport.from_peers(PEER_MESSAGES, PEER_BYTES):
             self._handle_peer_message(identity, envelope, frames)

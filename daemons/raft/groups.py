@@ -184,11 +184,17 @@ class RaftGroups:
 
     # -- a turn --------------------------------------------------------------------------------
 
-    def begin_turn(self, now: int, wait_ms: int) -> None:
-        """A turn begins, after the last one and a wait for events of `wait_ms` at most."""
-        if self.suspicion.note_late(now - self._turn_at - wait_ms):
-            self.late_turns += 1
+    def begin_turn(self, now: int, wait_ms: int) -> int:
+        """A turn begins, after the last one and a wait for events of `wait_ms` at most.
+
+        Return by how much it is late, if that is so much that others must not be blamed for it.
+        """
+        late_ms = now - self._turn_at - wait_ms
         self._turn_at = now
+        if not self.suspicion.note_late(late_ms):
+            return 0
+        self.late_turns += 1
+        return late_ms
 
     def receive(self, source: int, packet: Packet, now: int) -> None:
         self._hear(source, now)

@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from myqueue import errors
+from myqueue.daemons.raft.suspicion import LAPSES_MAX
 
 if TYPE_CHECKING:
     from myqueue.daemons.replication.engine import Engine
@@ -34,6 +35,7 @@ class DiskHealth:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._busy_since = 0  # when it began to write, or reported last; 0: it is idle
+        self._lapses = 0  # late turns since then
         self._stalled = self._full = False
         self._next_look = self._next_check = 0
 
@@ -41,9 +43,18 @@ class DiskHealth:
         """The journal reported (`is_report`), or got a batch."""
         engine = self._engine
         if not engine.log.journal.queued_bytes:
-            self._busy_since = 0
+            self._busy_since = self._lapses = 0
         elif is_report or not self._busy_since:
-            self._busy_since = engine.now
+            self._busy_since, self._lapses = engine.now, 0
+
+    def note_late(self, late_ms: int) -> None:
+        """Our own turn came late: in a process that did not run, the disk's thread did not either.
+
+        As for other nodes, being late is an excuse for some turns only (`raft/suspicion`).
+        """
+        if self._busy_since and self._lapses < LAPSES_MAX:
+            self._lapses += 1
+            self._busy_since += late_ms
 
     def tick(self) -> None:
         engine = self._engine

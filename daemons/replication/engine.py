@@ -326,6 +326,11 @@ class Engine:
 
     # -- events --------------------------------------------------------------------------------
 
+    def begin_turn(self, wait_ms: int) -> None:
+        """Compare the time that passed since the last turn with the longest wait for events."""
+        if late_ms := self.host.begin_turn(self.now, wait_ms):
+            self.disk.note_late(late_ms)
+
     def receive_packet(self, source: int, envelope: Envelope, frames: list[Buffer]) -> None:
         """Give a packet of a peer to the core; IdentityMismatch if it speaks for another node."""
         if not peerwire.is_from_node(envelope, source):
