@@ -8,10 +8,12 @@ only. Read it in this order:
 2. `quorum`, `log`, `progress`, `membership`: arithmetic and books.
 3. `node`: what all roles share, and the table of their changes.
 4. `follower`, `candidate`, `leader`: what each role does with each message.
-5. `groups`: all groups of a process, so that ten thousand quiet ones cost nothing.
+5. `suspicion`: for how long another node may be silent.
+6. `groups`: all groups of a process, so that ten thousand quiet ones cost nothing.
 
 How a caller turns the crank, once a turn:
 
+    host.begin_turn(now, wait_ms)
     host.receive(source, packet, now)   host.touch(group).propose(items)   host.tick(now)
     effects, packets = host.end_turn(now)
     # effects.persist to the journal, in this order; packets to the peers; effects.apply to the
@@ -19,6 +21,6 @@ How a caller turns the crank, once a turn:
     host.touch(group).persisted(term, index, now, host.out)
 
 Durability is an event: nothing in the packets claims what the journal did not report before.
-`DESIGN.md` has the reasons; `tests/RULES.md` has each rule (R1 to R32) in a sentence, with its
+`DESIGN.md` has the reasons; `tests/RULES.md` has each rule (R1 to R33) in a sentence, with its
 section in the paper.
 """

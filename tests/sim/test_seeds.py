@@ -6,9 +6,10 @@ Proved here, after every step of every history, over crashes and restarts: R1 (o
 terms and votes survive), R2 (a damaged replica is not counted), R3 to R8 (commits and
 truncations), R9 and R10 (reads), R12 and R13 (elections under partitions), R14 to R19 (changes of
 members, snapshots), R20, R24, R25, R27 (one state at each index), R30, R32 (a repeat is applied
-once), W1 and W4 (what was acknowledged survives), W16 and W21 (bits that turn in data at rest are
-never served, and mended from the peers), and, in peace, that a healed majority goes on and every
-damaged replica is whole again.
+once), R33 (where processes are slow and nothing else is wrong, nobody is deposed), W1 and W4 (what
+was acknowledged survives), W16 and W21 (bits that turn in data at rest are never served, and mended
+from the peers), and, in peace, that a healed majority goes on and every damaged replica is whole
+again.
 """
 
 from __future__ import annotations
