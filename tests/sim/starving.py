@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 BEGIN_MS = 1500  # there are leaders by then
 END_MS = 5000
 ALONE, AMONG_OTHERS = 0.04, 0.2  # of the seeds
-FIRST_MS = 40  # the longest pause at the begin
-GROWTH = 1.25  # of the longest pause, with each: load builds up, and is seen to
+FIRST_MS = 100  # the first pause: shorter than anybody's patience
+GROWTH = 1.25  # from one pause to the next: load builds up, and is seen to
 RUNS_MS = (1, 60)  # between two pauses
 FREEZES_MS = (300, 1500)  # all at once, and without a warning
 THAWS_MS = (400, 1000)
@@ -73,14 +73,16 @@ class Starvation:
             self._pause(number, freeze_ms + random.randint(0, 30))
         world.at(world.now_ms + freeze_ms + random.randint(*THAWS_MS), self._freeze)
 
-    def _starve(self, number: int, longest_ms: float) -> None:
+    def _starve(self, number: int, pause_ms: int) -> None:
         world, random = self._world, self._random
         if world.quiet:
             return
-        pause_ms = random.randint(1, int(min(longest_ms, self._longest_ms)))
         self._pause(number, pause_ms)
         at_ms = world.now_ms + pause_ms + random.randint(*RUNS_MS)
-        world.at(at_ms, partial(self._starve, number, longest_ms * GROWTH))
+        next_ms, longest_ms = int(pause_ms * GROWTH), self._longest_ms
+        if next_ms > longest_ms:
+            next_ms = random.randint(longest_ms // 2, longest_ms)
+        world.at(at_ms, partial(self._starve, number, next_ms))
 
     def leads(self, node: RaftNode) -> None:
         """A replica was elected."""
