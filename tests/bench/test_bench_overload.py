@@ -40,8 +40,8 @@ def seconds(request: pytest.FixtureRequest) -> float:
 
 
 @pytest.fixture
-def cluster(disk: Path) -> Iterator[Cluster]:
-    with Cluster(disk / "cluster") as made:
+def cluster(disk: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    with Cluster(disk / request.node.name) as made:
         yield made
 
 
