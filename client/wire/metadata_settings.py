@@ -114,13 +114,13 @@ CLUSTER_SETTINGS: Final[dict[str, NumberSetting]] = {
         console_text="A broker that is silent for this long counts as dead: others get new copies",
         low=2000,
     ),
-    # A broker's orders have to fit into one envelope, at the longest names.
+    # A broker's full heartbeat has to fit into one envelope.
     "replicas_per_broker_max": NumberSetting(
         default=2500,
         unit="",
         meaning="replicas that one broker holds",
         console_text="Replicas that one broker may hold",
         low=1,
-        high=2500,
+        high=10_000,
     ),
 }

@@ -15,7 +15,7 @@ the parts until an event settles it:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from myqueue import errors
@@ -224,7 +224,7 @@ class Broker:
             self._next_sweep_at = now + SWEEP_INTERVAL_MS
             self.produce_handler.drop_idle_clients()
             self.queues.drop_idle()
-            self._create_wanted_replicas()
+            self._create_wanted_replicas(self.orders.wanted)
 
     def end_turn(self, now: int) -> None:
         self.fetch_handler.end_turn()
@@ -256,22 +256,24 @@ class Broker:
         if orders.wanted is not None:
             for group, wanted in orders.wanted.items():
                 self.queues.set_settings(group, wanted.settings)
-            self.member_reconciler.set_wanted(
-                {group: wanted.members() for group, wanted in orders.wanted.items()}
-            )
-            self._create_wanted_replicas()
+            members = {group: wanted.members() for group, wanted in orders.wanted.items()}
+            if orders.unwanted is None:
+                self.member_reconciler.set_wanted(members)
+            else:
+                self.member_reconciler.update_wanted(members, orders.unwanted)
+            self._create_wanted_replicas(orders.wanted)
         for group, node in orders.transfers:
             replica = self._engine.replicas.get(group)
             if replica is not None and replica.is_leader:
                 self._try_transfer(replica, node, at_once=True)
 
-    def _create_wanted_replicas(self) -> None:
-        """Create the wanted replicas that are not here.
+    def _create_wanted_replicas(self, among: Iterable[int]) -> None:
+        """Create the wanted replicas that are not here. `among`: of these groups.
 
         Creation fails while the old replica is not removed yet, or on a full disk; it is tried
         again.
         """
-        for wanted in self.orders.replicas_to_create():
+        for wanted in self.orders.replicas_to_create(among):
             try:
                 create_replica(self._engine, wanted)
             except errors.NotReady:

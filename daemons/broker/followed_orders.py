@@ -9,6 +9,7 @@ them a restarted broker could reach no other as long as the managers have no lea
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from myqueue.daemons.broker.orders import BrokerOrders, OrdersMessage, WantedReplica, is_held
@@ -36,14 +37,23 @@ class FollowedOrders:
         self._accept_addresses(version, message.brokers)
         if message.life != self._engine.incarnation or version < self.version:
             return BrokerOrders([], None, [])
+        if message.since is not None and message.since > self.version:
+            return BrokerOrders([], None, transfers)  # what changed before is missing
         if message.wanted is None:
             # A manager that believes we follow newer orders has more to say than removals.
             gone = message.gone if version == self.version else []
             return BrokerOrders(self._groups_to_remove(gone), None, transfers)
         self.version = version
-        self.wanted = {replica.group: replica for replica in message.wanted}
-        self.missing.update(message.wanted, message.life_from)
-        return BrokerOrders(self._groups_to_remove(message.gone), self.wanted, transfers)
+        wanted = {replica.group: replica for replica in message.wanted}
+        unwanted = None if message.since is None else message.unwanted
+        if unwanted is None:
+            self.wanted = wanted
+        else:
+            self.wanted |= wanted
+            for group in unwanted:
+                self.wanted.pop(group, None)
+        self.missing.update(self.wanted.values(), message.life_from)
+        return BrokerOrders(self._groups_to_remove(message.gone), wanted, transfers, unwanted)
 
     def _accept_addresses(self, version: int, rows: list[tuple[int, str, str]]) -> None:
         if version < self._addresses_version:
@@ -65,16 +75,18 @@ class FollowedOrders:
         named = (group for group, incarnation in gone if is_held(held, group, incarnation))
         return list(dict.fromkeys(named))
 
-    def replicas_to_create(self) -> list[WantedReplica]:
-        """Return the wanted replicas that are not here; missing ones are rebuilt under another id.
+    def replicas_to_create(self, among: Iterable[int]) -> list[WantedReplica]:
+        """Return those wanted replicas of these groups that are not here.
 
-        A group of which any replica is here waits until that one is removed.
+        Missing ones are rebuilt under another id. A group of which any replica is here waits until
+        that one is removed.
         """
         engine = self._engine
         return [
             replica
-            for group, replica in self.wanted.items()
-            if group not in engine.replicas
+            for group in among
+            if (replica := self.wanted.get(group)) is not None
+            and group not in engine.replicas
             and group not in engine.not_open
             and group not in self.missing.incarnations
             and replica.incarnation(engine.node)

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from myqueue.daemons.broker.orders import OrdersMessage, parse_orders
+from myqueue.daemons.broker.orders import OrdersMessage, OrdersParts, parse_orders
 from myqueue.daemons.broker.rebuilds import MISSING, StalledRecoveries
 from myqueue.daemons.broker.reconcile_members import committed_members
 from myqueue.daemons.partition.machine import PartitionMachine
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from myqueue.daemons.replication.engine import Engine
 
 HEARTBEAT_INTERVAL_MS: Final = 450
-GROUPS_PER_HEARTBEAT_MAX: Final = 8192  # in one heartbeat; the rest goes with the next
+GROUPS_PER_HEARTBEAT_MAX: Final = 4096  # with `held` they fit; the rest goes with the next
 UNHEALTHY_REPORTED_MAX: Final = 1000  # replicas, in one heartbeat
 Row = list[Any]
 
@@ -37,12 +37,13 @@ Row = list[Any]
 class _ManagerState:
     """What this broker sent to one manager, and what that manager has acknowledged."""
 
-    __slots__ = ("heartbeat_number", "next_is_full", "unanswered_groups")
+    __slots__ = ("heartbeat_number", "next_is_full", "orders_parts", "unanswered_groups")
 
     def __init__(self) -> None:
         self.heartbeat_number = 0  # of the last heartbeat sent
         self.next_is_full = True  # the next heartbeat lists all groups
         self.unanswered_groups: dict[int, None] = {}  # groups that it may not know as they are
+        self.orders_parts = OrdersParts()
 
 
 class ManagerLink:
@@ -158,6 +159,7 @@ class ManagerLink:
             "consumers": consumers,
             "disk_low": engine.log.journal.space_low,
             "used_bytes": engine.counts.get("disk_used_bytes", 0),
+            "reads_changes": True,
             "free_bytes": engine.counts.get("disk_free_bytes", 0),
             "damaged": engine.repair.damage_report(),
             **self._health_fields(),
@@ -219,7 +221,7 @@ class ManagerLink:
     # -- answers -------------------------------------------------------------------------------
 
     def read_answer(self, node: int, envelope: protocol.Envelope) -> OrdersMessage | None:
-        """Read a manager's answer; return its orders, None if it has no valid ones."""
+        """Read a manager's answer; return its orders, None if it has no valid or whole ones."""
         manager = self._managers.get(node)
         if manager is None:
             return None
@@ -241,4 +243,4 @@ class ManagerLink:
             manager.unanswered_groups = dict.fromkeys(unsent)
             manager.next_is_full = False
         manager.next_is_full |= message.more
-        return message
+        return manager.orders_parts.join(message)

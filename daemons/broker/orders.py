@@ -46,6 +46,7 @@ class BrokerOrders(NamedTuple):
     remove: list[int]  # groups
     wanted: dict[int, WantedReplica] | None  # by group; None: as before
     transfers: list[tuple[int, int]]  # (group, node of the next leader)
+    unwanted: list[int] | None = None  # None: `wanted` are all; else those that are wanted no more
 
 
 class OrdersMessage(NamedTuple):
@@ -61,6 +62,10 @@ class OrdersMessage(NamedTuple):
     more: bool  # the managers need a full heartbeat
     wall_ms: int  # 0: not sent
     managers: list[int]
+    since: int | None  # `wanted` are those that changed since this version; None: all
+    unwanted: list[int]  # changed since then, too: groups that are wanted no more
+    part: int
+    parts: int
 
 
 def parse_orders(orders: Mapping[str, Any]) -> OrdersMessage:
@@ -76,7 +81,37 @@ def parse_orders(orders: Mapping[str, Any]) -> OrdersMessage:
         bool(orders["more"]),
         int(orders.get("wall_ms", 0)),
         [int(node) for node in orders.get("managers", ())],
+        None if orders.get("since") is None else int(orders["since"]),
+        [int(group) for group in orders.get("unwanted", ())],
+        int(orders.get("part", 0)),
+        int(orders.get("parts", 1)),
     )
+
+
+class OrdersParts:
+    """Joins the parts of long orders of one manager, which come one after another."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self) -> None:
+        self._parts: list[OrdersMessage] = []
+
+    def join(self, message: OrdersMessage) -> OrdersMessage | None:
+        """Return whole orders; None while parts are missing. Parts without the first are lost."""
+        if message.parts <= 1:
+            return message
+        if message.part == 0:
+            self._parts = []
+        named = message.version, message.life, message.since, message.parts
+        fits = all((one.version, one.life, one.since, one.parts) == named for one in self._parts)
+        if message.wanted is None or message.part != len(self._parts) or not fits:
+            self._parts = []
+            return None
+        self._parts.append(message)
+        if len(self._parts) < message.parts:
+            return None
+        first, self._parts, parts = self._parts[0], [], self._parts
+        return first._replace(wanted=[row for part in parts for row in part.wanted or ()])
 
 
 class About(NamedTuple):

@@ -14,6 +14,7 @@ the term never comes. Rebuilt under another id, the replica counts as soon as it
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -38,9 +39,12 @@ class MissingReplicas:
         self.incarnations: dict[int, int] = {}  # group -> incarnation of its missing replica
         self._is_loss_cleared = False
 
-    def update(self, wanted: list[WantedReplica], life_from: int) -> None:
+    def update(self, wanted: Collection[WantedReplica], life_from: int) -> None:
         """Judge these replicas. Incarnations below `life_from` are of earlier lives."""
         engine = self._engine
+        if not self._has_unknown_loss():
+            self.incarnations = {}
+            return
         held, before = engine.held(), self.incarnations
         self.incarnations = {
             replica.group: replica.incarnation(engine.node)
@@ -49,22 +53,18 @@ class MissingReplicas:
         }
         for group in self.incarnations.keys() - before.keys():
             report_health(engine.report, group, START, *MISSING)
-        if not self.incarnations and self._has_unknown_loss():
+        if not self.incarnations:
             self._clear_unknown_loss(wanted, life_from)
 
     def _may_be_missing(self, replica: WantedReplica, held: dict[int, int], life_from: int) -> bool:
         incarnation = replica.incarnation(self._engine.node)
-        return (
-            self._has_unknown_loss()
-            and 0 < incarnation < life_from
-            and not is_held(held, replica.group, incarnation)
-        )
+        return 0 < incarnation < life_from and not is_held(held, replica.group, incarnation)
 
     def _has_unknown_loss(self) -> bool:
         """True if recovery found a hole that may have held any group."""
         return self._engine.log.journal.recovered.unknown_loss
 
-    def _clear_unknown_loss(self, wanted: list[WantedReplica], life_from: int) -> None:
+    def _clear_unknown_loss(self, wanted: Collection[WantedReplica], life_from: int) -> None:
         """Clear the note of the hole, unless a replica is still in doubt."""
         engine = self._engine
         if self._is_loss_cleared:

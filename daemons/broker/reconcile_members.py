@@ -21,7 +21,7 @@ remove its data: the managers order that when the leader reported its removal.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from myqueue.daemons.raft.quorum import majority
@@ -150,6 +150,13 @@ class MemberReconciler:
         """Take over the members that the managers want of this broker's groups."""
         self._wanted = wanted
         self._groups_to_reconcile = dict.fromkeys(wanted)
+
+    def update_wanted(self, changed: dict[int, tuple[int, ...]], unwanted: Iterable[int]) -> None:
+        """Take over the members of groups that changed; the others are as before."""
+        self._wanted |= changed
+        for group in unwanted:
+            self._wanted.pop(group, None)
+        self._groups_to_reconcile |= dict.fromkeys(changed)
 
     def changed(self, group: int) -> None:
         """Check this group again: its leader changed."""

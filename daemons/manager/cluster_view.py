@@ -101,6 +101,7 @@ _BROKER_FIELDS: Final[dict[str, Callable[[Any], bool]]] = {
     "closed_total": protocol.optional(_int),
     "voteless": _pairs,
     "health": protocol.optional(_is_health_list),
+    "reads_changes": _bool,
 }
 _OPTIONAL: Final[dict[str, Any]] = {
     "held": None,
@@ -112,6 +113,7 @@ _OPTIONAL: Final[dict[str, Any]] = {
     "closed_total": None,
     "voteless": [],
     "health": None,
+    "reads_changes": False,
     "blank": False,
 }
 _MANAGER_FIELDS: Final[dict[str, Callable[[Any], bool]]] = {
@@ -176,6 +178,7 @@ class BrokerStatus:
     used_bytes: int = 0  # by its log and store
     load: int = 0  # messages per second
     held: dict[int, int] = field(default_factory=dict)  # group -> incarnation of its replica
+    held_changes: int = 0  # how often `held` or `unusable` changed
     # Replicas that can't take part: those to rebuild, and those that are being removed.
     unusable: dict[int, int] = field(default_factory=dict)
     full_heartbeat_at: int = 0  # 0: no full heartbeat yet
@@ -186,6 +189,7 @@ class BrokerStatus:
     closed_rows: dict[int, dict[str, Any]] = field(default_factory=dict)
     # Group -> health of its replica, if not healthy; "": an older broker does not say which.
     health: dict[int, str] = field(default_factory=dict)
+    reads_changes: bool = False  # orders may name changes only, and come in parts
 
     def take_closed(self, first: int, total: int | None, rows: list[dict[str, Any]]) -> None:
         """Store rows of the list from `first` on. `total` is its length; None: these are all."""
@@ -254,20 +258,25 @@ class ClusterView:
         life.host, life.version, life.load = beat["host"], beat["version"], beat["load"]
         life.disk_low, life.free_bytes = beat["disk_low"], beat["free_bytes"]
         life.used_bytes, life.damaged = beat["used_bytes"], beat["damaged"]
-        life.unusable = dict(beat["lost"])
+        unusable, life.reads_changes = dict(beat["lost"]), beat["reads_changes"]
+        life.held_changes += unusable != life.unusable
+        life.unusable = unusable
         life.take_closed(beat["closed_from"], beat["closed_total"], beat["closed"])
         unhealthy = beat["health"]
         if unhealthy is None:  # of an older broker
             unhealthy = [[*row, ""] for row in beat["voteless"]]
         life.health = {group: word for group, _, word in unhealthy}
         if beat["full"] and beat["held"] is not None:
-            life.held, life.full_heartbeat_at = dict(beat["held"]), now
+            held = dict(beat["held"])
+            life.held_changes += held != life.held
+            life.held, life.full_heartbeat_at = held, now
             life.full_heartbeat_version = beat["version"]
             for group in life.reported_groups - set(life.held):
                 self._forget_report(node, group)
             life.reported_groups &= set(life.held)
         for group, incarnation, *fields in beat["groups"]:
             life.reported_groups.add(group)
+            life.held_changes += life.held.get(group) != incarnation
             life.held[group] = incarnation
             self._reports.setdefault(group, {})[node] = ReplicaReport(*fields)
         for group in [one["group"] for one in beat["closed"] if one["group"] in life.unusable]:

@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from myqueue.daemons.manager.broker_orders import OrdersBuilder
+from myqueue.daemons.manager.broker_orders import OrdersBuilder, in_parts
 from myqueue.daemons.manager.cluster_view import (
     ClientActivity,
     ClusterView,
@@ -42,7 +42,7 @@ ACTIVITY_MEMORY_MS: Final = 120_000  # how long a follower remembers clients
 CLIENTS_PER_HEARTBEAT_MAX: Final = 5000  # of each kind, in one heartbeat to the leader
 DISK_TAKEOVER_SILENCE_MS: Final = 10_000  # silence before another disk gets a number
 BROKERS_MAX: Final = 1000  # registered or not
-GROUPS_PER_BROKER_MAX: Final = 16_384  # in reports of one broker; it holds 2,500 at most
+GROUPS_PER_BROKER_MAX: Final = 16_384  # in reports of one broker; it holds 10,000 at most
 # (tables, broker, now) -> transfers of leadership that its orders are to bring
 NextTransfers = Callable[[Tables, int, int], list[list[int]]]
 _ADDRESS_PATTERN: Final = re.compile(r"(?:tcp://)?[^\s/;@]{1,255}:[0-9]{1,5}")
@@ -58,7 +58,8 @@ class ManagerHeartbeats:
         self.cluster_view, self.activity = ClusterView(), ClientActivity()
         self._orders_builder = OrdersBuilder()
         self._next_forget_at = 0
-        self._pushed_versions: dict[int, int] = {}  # broker -> version of orders sent unasked
+        # Broker -> its process, and version of the orders that it was sent unasked
+        self._pushed_versions: dict[int, tuple[int, int]] = {}
 
     def tick(self, now: int) -> None:
         self.cluster_view.note_tick(now)
@@ -125,16 +126,23 @@ class ManagerHeartbeats:
         """ORDERS for a broker that follows older ones and was not sent newer ones; else None."""
         tables, life = self.metadata.tables, self.cluster_view.brokers.get(node)
         row = tables.brokers.get(node)
-        if (
-            row is None
-            or life is None
-            or max(life.version, self._pushed_versions.get(node, 0)) >= row.version
-        ):
+        if row is None or life is None:
             return None
-        self._pushed_versions[node] = row.version
+        process, pushed = self._pushed_versions.get(node, (0, 0))
+        followed = max(life.version, pushed if process == life.incarnation else 0)
+        if followed >= row.version:
+            return None
+        self._pushed_versions[node] = life.incarnation, row.version
+        # It gets them in order. If one was lost, it does not follow the next ones, and the answer
+        # to its next heartbeat has all that changed since the version that it follows.
         return self._with_cluster_facts(
-            self._orders_builder.build(tables, node, life, [], self.engine.now)
+            self._orders_builder.build(tables, node, life, [], self.engine.now, followed)
         )
+
+    def divide_orders(self, node: int, orders: dict[str, Any]) -> list[dict[str, Any]]:
+        """Divide orders that are too long for one message, if the broker reads parts."""
+        life = self.cluster_view.brokers.get(node)
+        return in_parts(orders) if life is not None and life.reads_changes else [orders]
 
     def _with_cluster_facts(self, orders: dict[str, Any]) -> dict[str, Any]:
         """Add this machine's clock, by which brokers check their own, and all managers' numbers, by

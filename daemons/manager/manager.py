@@ -412,7 +412,7 @@ class Manager:
         if self._replica is None and peer.kind == "broker":
             raise self._not_participating_error()  # its tables are outdated and stay so
         orders = self._heartbeats.receive(peer.kind, peer.node, envelope[3], self._next_transfers)
-        self._engine.reply_to_peer(peer, protocol.encode(protocol.ORDERS, envelope[2], orders))
+        self._send_orders(peer, envelope[2], orders)
         self._heartbeat_peers[peer.kind, peer.node] = peer
 
     def _next_transfers(self, tables: Tables, node: int, now: int) -> list[list[int]]:
@@ -423,7 +423,14 @@ class Manager:
         for (kind, node), peer in self._heartbeat_peers.items():
             orders = self._heartbeats.take_newer_orders(node) if kind == "broker" else None
             if orders is not None:
-                self._engine.reply_to_peer(peer, protocol.encode(protocol.ORDERS, 0, orders))
+                self._send_orders(peer, 0, orders)
+
+    def _send_orders(self, peer: Peer, heartbeat: int, orders: dict[str, Any]) -> None:
+        parts = [orders]
+        if peer.kind == "broker":
+            parts = self._heartbeats.divide_orders(peer.node, orders)
+        for part in parts:
+            self._engine.reply_to_peer(peer, protocol.encode(protocol.ORDERS, heartbeat, part))
 
     def handle_peer_reply(self, peer: tuple[str, int], envelope: Envelope) -> None:
         """Other managers' answers to our heartbeats are empty; only refusals are counted."""

@@ -118,7 +118,7 @@ class MetadataMachine:
 
     def load(self, applied_index: int, rows: Iterable[tuple[bytes, bytes]]) -> None:
         self.tables = Tables.from_rows(rows)
-        self.applied_index = applied_index
+        self.applied_index = self.tables.loaded_index = applied_index
 
     def snapshot(self) -> bytes:
         """Pack all rows in the order of their keys: equal states give equal bytes."""

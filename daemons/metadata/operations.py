@@ -226,4 +226,5 @@ def run_operation(call: OperationContext, operation: Any, arguments: Any) -> Ope
         raise Unsupported(f"there is no operation {operation!r}")
     if type(arguments) is not dict:
         raise InvalidRequest(f"the arguments of {operation} are not a map")
+    call.tables.index = call.index
     return found(call, Arguments(str(operation), arguments))

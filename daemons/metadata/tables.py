@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import Any, Final
 
 from myqueue.daemons.metadata import group_records
@@ -43,6 +44,7 @@ from myqueue.wire.protocol import pack, unpack
 
 PARTITIONS_PER_ROW: Final = 64  # partitions in a row
 RESULTS_MAX: Final = 10_000
+ORDER_CHANGES_MAX: Final = 20_000  # remembered for one broker
 
 COUNTERS, TOPIC, PARTITIONS, BROKER, MANAGER = b"c", b"t", b"p", b"b", b"m"
 PRODUCER, CONSUMER, PENDING_REMOVAL, RESULT = b"r", b"o", b"x", b"k"
@@ -75,6 +77,8 @@ class Tables:
         self.groups: dict[int, tuple[Topic, int]] = {}
         self.held: defaultdict[int, set[int]] = defaultdict(set)  # node -> groups
         self.left: defaultdict[int, set[int]] = defaultdict(set)  # node -> groups it is to leave
+        self.gone_by_node: defaultdict[int, set[int]] = defaultdict(set)  # node -> groups to remove
+        self._gone_nodes: dict[int, tuple[int, ...]] = {}  # group -> nodes in `gone_by_node`
         self.moving: set[int] = set()  # groups
         self.under_replicated: set[int] = (
             set()
@@ -84,6 +88,14 @@ class Tables:
         self.result_keys: dict[bytes, int] = {}  # key -> index
         self.changed: set[bytes] = set()
         self.layout_version = 0  # rises in this object whenever partitions come or go
+        # For orders that name only what changed; the past is unknown where rows were loaded.
+        self.index = 0  # of the entry that is applied
+        self.loaded_index = 0  # changes of later entries are in `_order_changes`
+        # Node -> group -> index of the last entry that changed the partition, the oldest first.
+        self._order_changes: defaultdict[int, dict[int, int]] = defaultdict(dict)
+        self._forgotten_changes: dict[int, int] = {}  # node -> index of the last one dropped
+        self.replica_changes: defaultdict[int, int] = defaultdict(int)  # node -> how many
+        self.removal_changes = 0  # of `gone`
 
     # -- changes -------------------------------------------------------------------------------
 
@@ -100,6 +112,7 @@ class Tables:
         self.groups[partition.group] = (topic, number)
         self.layout_version += 1
         self._count(partition)
+        self.note_orders_changed(partition)
         self.touch(PARTITIONS, topic.uid, number // PARTITIONS_PER_ROW)
 
     def _count(self, partition: PartitionRow) -> None:
@@ -133,8 +146,10 @@ class Tables:
         """Within this context the partition's replicas may be changed; derived counts follow."""
         topic, number = self.groups[partition.group]
         self._remove_from_counts(partition)
+        self.note_orders_changed(partition)  # of brokers that it leaves
         yield
         self._count(partition)
+        self.note_orders_changed(partition)
         self.touch(PARTITIONS, topic.uid, number // PARTITIONS_PER_ROW)
 
     def remove_topic(self, topic: Topic) -> None:
@@ -145,6 +160,7 @@ class Tables:
         for number, partition in enumerate(topic.partitions):
             del self.groups[partition.group]
             self._remove_from_counts(partition)
+            self.note_orders_changed(partition)
             self.touch(PARTITIONS, topic.uid, number // PARTITIONS_PER_ROW)
         for producer in [one for one in self.producers.values() if one.topic_uid == topic.uid]:
             self.remove_producer(producer)
@@ -159,7 +175,7 @@ class Tables:
     def remove_broker(self, node: int) -> None:
         """Remove a broker and remember its disk; another daemon may take the number."""
         self.removed[node] = self.brokers.pop(node).disk
-        for gone in [one for one in self.gone.values() if node in one.nodes]:
+        for gone in [self.gone[group] for group in sorted(self.gone_by_node[node])]:
             gone.replicas = [one for one in gone.replicas if one[0] != node]
             self.put_pending_removal(gone)
         self.touch(BROKER, node)
@@ -196,16 +212,22 @@ class Tables:
     def pending_removals_of(self, node: int) -> list[tuple[int, int, int]]:
         """(group, incarnation, index of the removing entry) of replicas that it is to remove."""
         return sorted(
-            (gone.group, incarnation, index)
-            for gone in self.gone.values()
-            for holder, incarnation, index in gone.replicas
+            (group, incarnation, index)
+            for group in self.gone_by_node.get(node, ())
+            for holder, incarnation, index in self.gone[group].replicas
             if holder == node
         )
 
     def put_pending_removal(self, gone: PendingRemoval) -> None:
         """Store the record, or delete it if no replica remains."""
+        self.removal_changes += 1
+        for node in self._gone_nodes.pop(gone.group, ()):
+            self.gone_by_node[node].discard(gone.group)
         if gone.replicas:
             self.gone[gone.group] = gone
+            self._gone_nodes[gone.group] = tuple(gone.nodes)
+            for node in gone.nodes:
+                self.gone_by_node[node].add(gone.group)
         else:
             self.gone.pop(gone.group, None)
         self.touch(PENDING_REMOVAL, gone.group)
@@ -217,6 +239,26 @@ class Tables:
             if broker is not None and broker.version != index:
                 broker.version = index
                 self.touch(BROKER, node)
+
+    def note_orders_changed(self, partition: PartitionRow) -> None:
+        """Note that this entry changed what orders say of the partition."""
+        for node in partition.all_node_ids:
+            self.replica_changes[node] += 1
+            changes = self._order_changes[node]
+            changes.pop(partition.group, None)
+            changes[partition.group] = self.index
+            if len(changes) > ORDER_CHANGES_MAX:
+                self._forgotten_changes[node] = changes.pop(next(iter(changes)))
+
+    def groups_changed_since(self, node: int, version: int) -> list[int] | None:
+        """Groups of which a broker's orders changed after this version, deleted ones as well.
+
+        None: this manager does not know them all.
+        """
+        if version < max(self.loaded_index, self._forgotten_changes.get(node, 0)):
+            return None
+        changes = reversed(self._order_changes.get(node, {}).items())
+        return [group for group, _ in takewhile(lambda one: one[1] > version, changes)]
 
     def put_consumer_group(self, group: ConsumerGroup) -> None:
         """Store a group with all its partitions."""
@@ -380,6 +422,8 @@ class Tables:
         for _, fields in kinds[RESULT]:
             tables.put_result(ResultRow(*fields))
         tables.changed.clear()
+        tables._order_changes.clear()
+        tables._forgotten_changes.clear()
         return tables
 
 

@@ -176,6 +176,7 @@ def alter_topic(call: OperationContext, args: Arguments) -> OperationResult:
     topic.settings = merge_settings(TOPIC_SETTINGS, topic.settings, given)
     call.tables.add_topic(topic)
     for partition in topic.partitions:
+        call.tables.note_orders_changed(partition)
         call.tables.bump_orders_version(partition.all_node_ids, call.index)
     return {"settings": dict(topic.settings)}
 

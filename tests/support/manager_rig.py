@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from myqueue.daemons.config import SETTINGS, DaemonConfig, check_config
+from myqueue.daemons.manager.broker_orders import wanted_rows
 from myqueue.daemons.manager.manager import MANAGERS_RAFT_UID, Manager
 from myqueue.daemons.metrics import DaemonMetrics
 from myqueue.daemons.raft.health import ReplicaHealth, Unhealthy
@@ -268,7 +269,15 @@ class ManagerCluster:
         name, envelope = self.engine.peer_replies.pop()
         assert (name, envelope[1]) == (f"broker {node}", protocol.ORDERS)
         broker.obey(envelope[3])
+        self._check_wanted(broker, envelope[3])
         return envelope[3]
+
+    def _check_wanted(self, broker: FakeBroker, orders: dict[str, Any]) -> None:
+        """Orders that name only changes leave the broker with the same as all orders would."""
+        if orders.get("since") is not None and broker.version == orders["version"]:
+            view = self.manager._heartbeats.cluster_view
+            rows = wanted_rows(self.tables, broker.node, view.brokers[broker.node])
+            assert broker.wanted == {row[0]: row for row in rows}
 
     def manager_beat(self, node: int, **changes: Any) -> None:
         """Send one heartbeat of another manager; it must be answered."""
@@ -328,6 +337,8 @@ class FakeBroker:
         self.removes = True  # groups that are gone
         self.disk_low = False
         self.host = f"host-{node}"
+        self.reads_changes = True  # an older broker does not
+        self.rows_read = 0  # of all orders
 
     def state(self, **changes: Any) -> dict[str, Any]:
         state = {
@@ -360,6 +371,7 @@ class FakeBroker:
             "disk_low": self.disk_low,
             "free_bytes": 1 << 30,
             "load": 5,
+            "reads_changes": self.reads_changes,
         }
         if self.full:
             held = {group: self.incarnation_of(group) for group in self.groups} | dict(self.lost)
@@ -384,10 +396,14 @@ class FakeBroker:
             if group in self.groups and self.incarnation_of(group) == incarnation:
                 self.groups.pop(group)
                 self.leads.pop(group, None)
-        if orders["version"] >= self.version:
+        if orders["version"] >= self.version >= orders.get("since", 0):
             self.version = orders["version"]
             if orders["wanted"] is not None:
-                self.wanted = {row[0]: row for row in orders["wanted"]}
+                self.rows_read += len(orders["wanted"])
+                before = self.wanted if "since" in orders else {}
+                self.wanted = before | {row[0]: row for row in orders["wanted"]}
+                for group in orders.get("unwanted", ()):
+                    self.wanted.pop(group, None)
                 self.founders += orders["founders"]
             for row in self.wanted.values():
                 mine = any(node == self.node for node, _ in row[4])
