@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from myqueue.cli import FAILED
 from myqueue.cli.shared import connect, options, output
 
 
@@ -42,8 +43,8 @@ def read_settings(
 
 
 @topic.command()
-@click.argument("name")
-@click.option("--partitions", default=1, show_default=True, help="Number of partitions.")
+@click.argument("names", nargs=-1, required=True)
+@click.option("--partitions", default=1, show_default=True, help="Partitions of each topic.")
 @click.option(
     "--replication", type=int, help="Replicas of each partition. [default: 3, or all brokers]"
 )
@@ -51,7 +52,7 @@ def read_settings(
 @options.options
 @output.json_option
 def create(
-    name: str,
+    names: tuple[str, ...],
     partitions: int,
     replication: int | None,
     settings: dict[str, Any],
@@ -59,22 +60,53 @@ def create(
     data: str | None,
     as_json: bool,
 ) -> None:
-    """Create the topic NAME.
+    """Create the topics NAMES, all alike.
 
-    Its number of partitions is fixed unless automatic growth is on: --set partition_growth=1000
+    Of several topics each is created or refused by itself; the exit code is 1 if one was refused.
+
+    The number of partitions is fixed unless automatic growth is on: --set partition_growth=1000
     adds one whenever the topic has received 1,000 messages for each of its partitions. 'myq topic
     grow' adds partitions at once. After either, a key may belong to another partition.
     """
+    how: dict[str, Any] = {
+        "partitions": partitions,
+        "replication": replication or 0,
+        "settings": settings,
+    }
     with connect.admin(cluster, data) as admin:
-        answer = admin.create_topic(
-            name, partitions=partitions, replication=replication or 0, settings=settings
-        )
+        if len(names) == 1:
+            rows = [{"topic": names[0], **admin.create_topic(names[0], **how)}]
+        else:
+            rows = admin.create_topics(names, **how)
+    done, refused = _split(rows)
     if as_json:
-        groups = [{"group": group} for group in answer["partitions"]]
-        facts = {"topic": name, "topic_uid": answer["topic_uid"], "partitions": groups}
-        output.write_json("myq.topic.create/1", connect.facts_of(facts))
-    else:
-        click.echo(f"Created {name} with {partitions} partition{'s' * (partitions != 1)}.")
+        facts = [connect.facts_of(_created(row)) for row in done] + refused
+        if len(names) == 1:
+            output.write_json("myq.topic.create/1", facts[0])
+        else:
+            output.write_json("myq.topic.create-many/1", {"topics": facts})
+    elif done:
+        listed = ", ".join(row["topic"] for row in done)
+        click.echo(f"Created {listed} with {partitions} partition{'s' * (partitions != 1)}.")
+    _fail_if(refused)
+
+
+def _created(row: dict[str, Any]) -> dict[str, Any]:
+    groups = [{"group": group} for group in row["partitions"]]
+    return {"topic": row["topic"], "topic_uid": row["topic_uid"], "partitions": groups}
+
+
+def _split(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Divide rows of many updates into those that were done, and the others."""
+    refused = [row for row in rows if "error" in row]
+    return [row for row in rows if "error" not in row], refused
+
+
+def _fail_if(refused: list[dict[str, Any]]) -> None:
+    for row in refused:
+        click.echo(f"{row['topic']}: {row['error']} ({row['code']})", err=True)
+    if refused:
+        click.get_current_context().exit(FAILED)
 
 
 @topic.command("list")
@@ -205,6 +237,12 @@ def delete(names: tuple[str, ...], yes: bool, cluster: str | None, data: str | N
     listed = ", ".join(names)
     connect.confirm(f"Delete {listed} and all messages in it?", yes=yes)
     with connect.admin(cluster, data) as admin:
-        for name in names:
-            admin.delete_topic(name)
-    click.echo(f"Deleted {listed}.")
+        if len(names) == 1:
+            admin.delete_topic(names[0])
+            rows = [{"topic": names[0]}]
+        else:
+            rows = admin.delete_topics(names)
+    done, refused = _split(rows)
+    if done:
+        click.echo(f"Deleted {', '.join(row['topic'] for row in done)}.")
+    _fail_if(refused)

@@ -5,8 +5,9 @@
 `route_refresh` keeps the cache fresh. `request` repeats a request until it is answered or its
 deadline passes; `manager_request` and `leader_request` choose whom it asks, `repeats` decides which
 errors are repeated and when. `waiters` receive the answers; `offset_queries` asks several leaders
-at once; `silent_brokers` finds out why a partition does not answer; `partitioner` chooses
-the partition of a message or request that names none.
+at once; `routes_ahead` fetches the routes of many topics; `silent_brokers` finds out why a
+partition does not answer; `partitioner` chooses the partition of a message or request that names
+none.
 
 Comes in: requests with a deadline. Goes out: answers, or one error at the deadline. It knows
 nothing of producers and consumers, which import it, as `admin` does. Only `connection` imports zmq.

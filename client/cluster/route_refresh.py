@@ -2,7 +2,9 @@
 
 The session asks for routes when a client needs a topic, when a request failed, and every few
 seconds for the topics in use (so it notices a new partition). Many calls of `refresh` become one
-request, and at most one is under way.
+request, and at most one is under way. A topic that a caller waits for is asked for alone: a client
+of a thousand topics would otherwise read a million routes while it learns them one by one. Many
+topics are asked for in portions, since an answer has to fit into one envelope.
 
 A manager that lags would wrongly say "no such topic". So before `UnknownTopic` is raised, the
 managers' leader is asked; if it knows the topic, the next request waits until a manager has it.
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from myqueue.cluster.connection import Connection
 from myqueue.cluster.io_thread import Timer
 from myqueue.cluster.manager_request import Managers
+from myqueue.cluster.routes_ahead import RoutesAhead
 from myqueue.cluster.routing import Topic
 from myqueue.cluster.waiters import Answer, Waiter, resolve
 from myqueue.errors import Closed, MyQueueError, TimedOut, TopicExists, UnknownTopic
@@ -32,6 +35,7 @@ ALIVE_MS: Final = 3_000
 HEARD_MAX: Final = 10_000  # ids in one ALIVE
 MANAGERS_MS: Final = 60_000
 REFRESH_MS_MIN: Final = 20
+TOPICS_PER_REQUEST_MAX: Final = 500
 
 
 class Ensure:
@@ -51,8 +55,12 @@ class Upkeep:
         self.listeners: list[Callable[[], object]] = []
         self._session, self._managers = session, managers
         self._topics: set[str] = set()  # in use, so kept fresh
-        self._wanted = self._asking = False
+        self._asking = False
+        self._wanted = False  # the routes of all topics in use
+        self._missing: set[str] = set()  # topics that callers wait for
+        self._unasked: list[str] = []  # the other portions of all topics
         self._at_least = 0
+        self._ahead = RoutesAhead(session, self._ask)
         self._ensures: list[Ensure] = []
         self._producers: dict[int, int] = {}  # id -> how many clients keep it alive
         self._consumers: dict[int, int] = {}
@@ -70,16 +78,42 @@ class Upkeep:
         self._topics.update(names)
         self._at_least = max(self._at_least, at_least)
         self._wanted = True
-        if self._asking or self._session.closed or not self._topics:
+        self._ask()
+
+    def _find(self, names: list[str]) -> None:
+        """Ask for the routes of these topics only."""
+        self._topics.update(names)
+        self._missing.update(names)
+        self._ask()
+
+    def _ask(self) -> None:
+        if self._asking or self._session.closed:
             return
-        self._asking, self._wanted = True, False
-        asked = sorted(self._topics)
+        asked = self._next_portion()
+        if not asked:
+            return
+        self._asking = True
         at_least = max(self._at_least, self._session.applied)
         future = self._session.call(self._session.managers, words.ROUTE, (asked, at_least))
         future.add_done_callback(self._routed)
         if not self._began:
             self._began = True
             self._periodically()
+
+    def _next_portion(self) -> list[str]:
+        if self._missing:
+            asked = sorted(self._missing)[:TOPICS_PER_REQUEST_MAX]
+            self._missing.difference_update(asked)
+            return asked
+        if self._ahead.unasked:
+            asked = self._ahead.unasked[:TOPICS_PER_REQUEST_MAX]
+            del self._ahead.unasked[:TOPICS_PER_REQUEST_MAX]
+            return asked
+        if self._wanted:
+            self._wanted, self._unasked = False, sorted(self._topics)
+        asked = self._unasked[:TOPICS_PER_REQUEST_MAX]
+        del self._unasked[:TOPICS_PER_REQUEST_MAX]
+        return [name for name in asked if name in self._topics]
 
     def _periodically(self) -> None:
         if not self._session.closed:
@@ -96,8 +130,10 @@ class Upkeep:
             self._tell_listeners()
         for ensure in tuple(self._ensures):
             self._look(ensure)
-        if self._wanted and not self._session.closed:
-            self._session.after(REFRESH_MS_MIN, self._if_wanted)
+        if error is None and (self._unasked or self._ahead.unasked):
+            self._ask()
+        elif (self._wanted or self._missing) and not self._session.closed:
+            self._session.after(REFRESH_MS_MIN, self._ask)
 
     def changed(self, name: str, applied: int) -> None:
         """Note a change by this session: from now on no caller gets the older state."""
@@ -112,10 +148,6 @@ class Upkeep:
             except Exception:
                 log.exception("a callback about routes failed")
 
-    def _if_wanted(self) -> None:
-        if self._wanted:
-            self.refresh()
-
     # -- callers that wait for topics -------------------------------------------------------------
 
     def ensure(self, names: list[str], create: bool, limit_ms: int) -> Future[list[Topic]]:
@@ -124,10 +156,17 @@ class Upkeep:
         ensure = Ensure(names, create, future)
         topics = [self._session.routes.topic(name) for name in names]
         if all(topics):
+            if self._ahead.has_any(names):
+                self._session.on_io(lambda: self._use(names))
             future.set_result([topic for topic in topics if topic is not None])
             return future
         self._session.on_io(lambda: self._start(ensure, limit_ms))
         return future
+
+    def _use(self, names: list[str]) -> None:
+        """Keep topics fresh from now on whose routes were fetched ahead."""
+        self._topics.update(names)
+        self._ahead.use(names)
 
     def _start(self, ensure: Ensure, limit_ms: int) -> None:
         if self._session.closed:
@@ -136,7 +175,10 @@ class Upkeep:
         self._ensures.append(ensure)
         ensure.new = set(ensure.names) - self._topics
         ensure.timer = self._session.after(limit_ms, lambda: self._late(ensure, limit_ms))
-        self.refresh(tuple(ensure.names))
+        routes = self._session.routes
+        self._ahead.use(ensure.names)
+        self._ahead.note_lookup()
+        self._find([name for name in ensure.names if routes.topic(name) is None])
 
     def _look(self, ensure: Ensure) -> None:
         routes = self._session.routes
@@ -151,7 +193,7 @@ class Upkeep:
             if name not in ensure.asked and routes.is_unknown(name):
                 ensure.asked.add(name)
                 self._ask_leader(ensure, name)
-        self._wanted = True
+        self._missing.update(name for name in missing if name in self._topics)
 
     def _ask_leader(self, ensure: Ensure, name: str) -> None:
         session = self._session

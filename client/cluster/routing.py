@@ -20,7 +20,7 @@ Only the I/O thread writes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -122,6 +122,13 @@ class Routes:
             self._forget(topics_now.pop(name, None))
         self.topics = topics_now
         return before != (self.brokers, self.topics, self._unknown, self._hints)
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Forget topics that nobody uses, so they are asked for again when somebody does."""
+        unused = set(names)
+        for name in unused:
+            self._forget(self.topics.get(name))
+        self.topics = {name: topic for name, topic in self.topics.items() if name not in unused}
 
     def changed(self, name: str, applied: int) -> None:
         """Note that this session created, deleted or grew a topic, at this log index."""

@@ -123,7 +123,13 @@ class EchoCluster:
                 if arguments["topic"] in self.topics:
                     raise errors.TopicExists(arguments["topic"])
                 self.topic(arguments["topic"], arguments.get("partitions", 1))
-                self.keys[key] = {"partitions": self.topics[arguments["topic"]]}
+                groups = self.topics[arguments["topic"]]
+                self.keys[key] = {"partitions": groups, "topic_uid": groups[0]}
+            elif operation == "delete_topic":
+                if arguments["topic"] not in self.topics:
+                    raise errors.UnknownTopic(arguments["topic"])
+                self.delete(arguments["topic"])
+                self.keys[key] = {"topic_uid": 1}
             elif operation == "open_producer":
                 number = arguments.get("producer_id") or len(self.epochs) + 1
                 self.epochs[number] = self.epochs.get(number, -1) + 1
@@ -234,7 +240,8 @@ class EchoDaemon:
             return words.encode(words.ROUTES, request, *cluster.routes(fields[0]))
         if kind == words.READ:
             managers = [{"node": d.node, "address": d.address} for d in cluster.daemons]
-            result = {"managers": managers} if fields[0] == "managers" else {"echo": fields[1]}
+            known = {"managers": {"managers": managers}, "topics": {"topics": list(cluster.topics)}}
+            result = known.get(fields[0], {"echo": fields[1]})
             return words.encode(words.ANSWER, request, cluster.index, result)
         if kind == words.ALIVE:
             cluster.alive.append((fields[0], fields[1]))
