@@ -127,7 +127,7 @@ class DaemonProcess:
                 log,
                 settings,
                 self.clock,
-                random,
+                Random(random.getrandbits(128)),  # of election timeouts; a system call each is slow
                 transport,
                 owner,
             )

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 HEARTBEAT_INTERVAL_MS: Final = 450
 GROUPS_PER_HEARTBEAT_MAX: Final = 4096  # with `held` they fit; the rest goes with the next
+URGENT_INTERVAL_MS: Final = 25  # between heartbeats for changes of leaders, after a burst
+URGENT_BURST: Final = 5
 UNHEALTHY_REPORTED_MAX: Final = 1000  # replicas, in one heartbeat
 Row = list[Any]
 
@@ -59,6 +61,7 @@ class ManagerLink:
         self._next_heartbeat_at = 0
         self._unreached: set[int] = set()  # managers without a connection at the last heartbeats
         self._is_heartbeat_urgent = False
+        self._urgent_pause_ends_at = 0  # `URGENT_BURST` heartbeats ahead of it are allowed
         self._last_heartbeat_at = 0
         self._messages_stored = 0  # in groups that this broker leads, since the last heartbeats
         self._stalled_recoveries = StalledRecoveries()
@@ -89,10 +92,13 @@ class ManagerLink:
     def is_due(self, now: int) -> bool:
         """True if it is time for heartbeats.
 
-        They do not wait if a manager became reachable: its answer has the addresses of the brokers.
+        They do not wait if a manager became reachable, as its answer has the addresses of the
+        brokers, or if leadership changed. While thousands of groups elect leaders, turn after turn,
+        some turns share a heartbeat.
         """
+        burst_ms = URGENT_BURST * URGENT_INTERVAL_MS
         return (
-            self._is_heartbeat_urgent
+            (self._is_heartbeat_urgent and self._urgent_pause_ends_at <= now + burst_ms)
             or now >= self._next_heartbeat_at
             or any(map(self._is_reached, self._unreached))
         )
@@ -102,6 +108,9 @@ class ManagerLink:
 
     def send_heartbeats(self, now: int, producers: list[int], consumers: list[int]) -> None:
         """Send one heartbeat to each manager."""
+        if self._is_heartbeat_urgent:
+            pause_from = max(now, self._urgent_pause_ends_at)
+            self._urgent_pause_ends_at = pause_from + URGENT_INTERVAL_MS
         self._stalled_recoveries.update(self._engine)
         common = self._common_fields(producers, consumers) | {"load": self._pop_load(now)}
         changed, self._changed_groups = self._changed_groups, {}
@@ -111,6 +120,7 @@ class ManagerLink:
         for node, manager in self._managers.items():
             manager.unanswered_groups |= changed
             frame = self._encode_heartbeat(manager, common, rows)
+            self._engine.counts["beat_bytes_total"] += len(frame)
             if not self._engine.send_to_peer(("manager", node), [frame]):
                 self._engine.counts["beats_dropped_total"] += 1
 

@@ -430,7 +430,9 @@ class Manager:
         if peer.kind == "broker":
             parts = self._heartbeats.divide_orders(peer.node, orders)
         for part in parts:
-            self._engine.reply_to_peer(peer, protocol.encode(protocol.ORDERS, heartbeat, part))
+            frame = protocol.encode(protocol.ORDERS, heartbeat, part)
+            self._engine.counts["orders_bytes_total"] += len(frame)
+            self._engine.reply_to_peer(peer, frame)
 
     def handle_peer_reply(self, peer: tuple[str, int], envelope: Envelope) -> None:
         """Other managers' answers to our heartbeats are empty; only refusals are counted."""

@@ -70,6 +70,8 @@ COUNTERS: Final[dict[str, str]] = {
     "peer_addresses_invalid_total": "Addresses of other daemons that could not be used.",
     "link_messages_invalid_total": "Replies of other daemons that could not be decoded.",
     "link_messages_crashed_total": "Replies of other daemons that raised an unexpected error here.",
+    "beat_bytes_total": "Bytes of heartbeats that this broker sent to managers.",
+    "orders_bytes_total": "Bytes of orders that this manager sent to brokers.",
     "beats_dropped_total": "Heartbeats between brokers and managers that could not be sent.",
     "beats_refused_total": "Heartbeats of this manager that another manager refused.",
     "orders_invalid_total": "Orders of managers that this broker did not understand.",

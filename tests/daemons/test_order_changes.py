@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from support.broker_seam import World
+from support.broker_seam import GROUP, World
 from support.manager_rig import ManagerCluster
-from support.orders import answer, orders, wanted_row
+from support.orders import answer, later, orders, wanted_row
 
+from myqueue.daemons.broker.manager_link import URGENT_BURST, URGENT_INTERVAL_MS
 from myqueue.daemons.manager.broker_orders import ROWS_PER_PART_MAX, in_parts
 from myqueue.wire import protocol
 
@@ -173,3 +174,19 @@ def test_parts_of_other_orders_are_not_mixed() -> None:
     answer(world, other_first)
     answer(world, other_second)
     assert link.version == 10
+
+
+def test_a_storm_of_elections_is_reported_in_few_heartbeats() -> None:
+    """A leader that changes alone is reported at once, one of thousands soon."""
+    world = World()
+    replicas = [world.add(GROUP + 1 + number) for number in range(1000)]
+    later(world)
+    sent = 0
+    for replica in replicas:
+        world.engine.lead(replica)
+        sent += len(later(world, ms=1)) // 2  # for each manager one
+    assert URGENT_BURST <= sent <= 1000 // URGENT_INTERVAL_MS + URGENT_BURST + 3
+    assert {row[0] for row in later(world)[0][2]["groups"]} >= {GROUP + 1000}
+    later(world, ms=1000)
+    world.engine.lead(replicas[0])
+    assert len(later(world, ms=1)) == 2, "at once again"

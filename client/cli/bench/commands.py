@@ -28,6 +28,7 @@ from myqueue.daemons.agent.cluster_folder import ClusterFolder
 from myqueue.errors import InvalidRequest, UnknownTopic
 
 DURABILITY = "Raft quorum, fdatasync of the log on each of them before the acknowledgement"
+SCALE_FAULTS = "--faults KILLS A BROKER AND RESTARTS ALL DAEMONS of the cluster on {folder}."
 
 
 @click.group()
@@ -79,6 +80,17 @@ def _common(function: Callable[..., Any]) -> Callable[..., Any]:
     ):
         function = option(function)
     return address.options(function)
+
+
+def _sizes(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:
+    """Parse a list of numbers (a click callback)."""
+    try:
+        sizes = [int(word.replace("_", "")) for word in value.split(",") if word.strip()]
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a list of numbers.") from None
+    if min(sizes, default=0) < 0:
+        raise click.BadParameter(f"{value!r} has a number below 0.")
+    return tuple(size for size in sizes if size)
 
 
 _seconds = click.option("--seconds", default=10.0, show_default=True, help="How long to measure.")
@@ -296,6 +308,84 @@ def http(gateway: str | None, data: str | None, **options: Any) -> None:
     given = {name: value for name, value in options.items() if name not in ("nemesis", "yes")}
     figures = _measure(victim, lambda: bench_http.measure(url, **given))
     _print_figures("http", options, figures)
+
+
+@bench.command()
+@click.option(
+    "--partitions",
+    default="100,1000,10000",
+    show_default=True,
+    metavar="N,…",
+    callback=_sizes,
+    help="Numbers of partitions; 0: none.",
+)
+@click.option(
+    "--clients",
+    default="100,1000,10000",
+    show_default=True,
+    metavar="N,…",
+    callback=_sizes,
+    help="Numbers of registered clients, half producers, half consumers; 0: none.",
+)
+@click.option("--per-topic", default=1, show_default=True, help="Partitions of a topic.")
+@click.option(
+    "--replication", default=0, help="Replicas of each partition. [default: 3, or all brokers]"
+)
+@click.option(
+    "--seconds", default=600.0, show_default=True, help="Time for all; sizes left are skipped."
+)
+@click.option(
+    "--faults",
+    is_flag=True,
+    help="Also kill a broker, then restart all daemons of the cluster that 'myq up' runs here, and"
+    " measure until each partition takes messages again.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation of --faults.")
+@address.options
+@output.json_option
+def scale(cluster: str | None, data: str | None, **options: Any) -> None:
+    """Measure how costs grow with the number of partitions, and of clients.
+
+    For each number: seconds and CPU seconds of all daemons to create, to send the first messages
+    and the next ones, to delete; memory, CPU and bytes of heartbeats of idle daemons. The row of
+    size 0 is the cluster as it was. Its topics begin with bench-scale-, and are deleted.
+    """
+    from myqueue.cli.bench import scale as bench_scale
+
+    victim = (
+        nemesis.agreed(data, cluster, options["yes"], "--faults", SCALE_FAULTS)
+        if options["faults"]
+        else None
+    )
+    folder = ClusterFolder(data) if data and not cluster else None
+    where = address.find(cluster, data if victim is None else str(victim.data))
+    plan = bench_scale.Plan(
+        options["partitions"],
+        options["clients"],
+        options["per_topic"],
+        options["replication"],
+        options["seconds"],
+        victim,
+        victim or folder,
+    )
+    with Session(where, name="bench") as session:
+        facts = bench_scale.measure(session, where, plan)
+    if options["as_json"]:
+        output.write_json("myq.bench.scale/1", {"versions": {"myqueue": __version__}, **facts})
+        return
+    for kind in ("partitions", "clients"):
+        rows = facts[kind]
+        heads = list(dict.fromkeys(name for row in rows for name in row if name != "error"))
+        if rows:
+            click.echo(f"{kind}:")
+            output.write_table(heads, [[row.get(head) for head in heads] for row in rows])
+        for row in rows:
+            if "error" in row:
+                click.echo(f"{row['size']} {kind}: {row['error']}", err=True)
+    for line in facts["skipped"]:
+        click.echo(f"Skipped {line}.", err=True)
+    if any("error" in row for kind in ("partitions", "clients") for row in facts[kind]):
+        click.get_current_context().exit(FAILED)
 
 
 @bench.command(name="all")

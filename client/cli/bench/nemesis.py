@@ -33,6 +33,10 @@ RATE_PER_S = 300
 READ_S = 120.0
 AFTER_S = 3.0  # a fault may still delay clients for this time after it was healed
 
+WARNING = (
+    "--nemesis KILLS, FREEZES AND RESTARTS daemons of the cluster on {folder}, drains\n"
+    "brokers for some seconds, and makes topics of its own."
+)
 OF_DAEMONS = ("server_", "broker_")
 
 
@@ -154,14 +158,21 @@ class Witness(threading.Thread):
 # -- both, around a measurement -------------------------------------------------------------------
 
 
-def agreed(data: str | None, other: str | None, yes: bool) -> ClusterFolder:
+def agreed(
+    data: str | None,
+    other: str | None,
+    yes: bool,
+    option: str = "--nemesis",
+    warning: str = WARNING,
+) -> ClusterFolder:
     """Ask for confirmation, and return the cluster to inject faults into.
 
-    `other` is a cluster named by an address; it is refused, as it may serve other users.
+    `option` asked for the faults; `warning` says what happens to `{folder}`. `other` is a cluster
+    named by an address; it is refused, as it may serve other users.
     """
     if other:
         raise InvalidRequest(
-            "--nemesis hurts only a cluster that 'myq up' runs on this machine",
+            f"{option} hurts only a cluster that 'myq up' runs on this machine",
             hint="Name its folder with --data instead of an address.",
         )
     folder = ClusterFolder(data or options.DATA)
@@ -169,13 +180,9 @@ def agreed(data: str | None, other: str | None, yes: bool) -> ClusterFolder:
         raise Unreachable(
             f"no cluster is running on {folder.data}", hint="Start one first: 'myq up'."
         )
-    text = (
-        f"--nemesis KILLS, FREEZES AND RESTARTS daemons of the cluster on {folder.data}, drains\n"
-        "brokers for some seconds, and makes topics of its own."
-    )
-    click.secho(text, err=True, fg="red", bold=True)
+    click.secho(warning.format(folder=folder.data), err=True, fg="red", bold=True)
     if not yes and not sys.stdin.isatty():
-        raise click.UsageError("--nemesis asks first; where nobody can answer, say --yes.")
+        raise click.UsageError(f"{option} asks first; where nobody can answer, say --yes.")
     if not yes:
         click.confirm("Is that what you want?", abort=True, err=True)
     return folder
