@@ -46,7 +46,6 @@ class _Comparison(NamedTuple):
     state: tuple[int, ...]  # changes of both until then
     outdated: list[tuple[int, int]]
     lacks: bool  # a replica that it should hold
-    has_strays: bool
 
 
 class OrdersBuilder:
@@ -55,6 +54,7 @@ class OrdersBuilder:
     def __init__(self) -> None:
         self._wanted_sent_at: dict[int, int] = {}  # node -> time of its last `wanted`
         self._compared: dict[int, _Comparison] = {}  # node -> the last one
+        self._next_stray_check_at: dict[int, int] = {}
 
     def build(
         self,
@@ -71,17 +71,18 @@ class OrdersBuilder:
         followed = life.version if followed is None else followed
         row = tables.brokers.get(node)
         compared = self._compare(tables, node, life)
+        outdated = [one for one in compared.outdated if tables.partition(one[0]) is not None]
         removals = {
             (group, incarnation)
             for group, incarnation, _ in tables.pending_removals_of(node)
             if life.holds_replica(group, incarnation)
         }
-        gone = sorted(removals.union(compared.outdated))[:REMOVALS_MAX]
+        gone = sorted(removals.union(outdated))[:REMOVALS_MAX]
         out: dict[str, Any] = {
             "version": row.version if row else 0,
             "life": row.life if row else 0,
             "life_from": row.process_first_incarnation if row else 0,
-            "more": self._needs_full_heartbeat(tables, node, life, compared, now),
+            "more": self._needs_full_heartbeat(tables, node, life, bool(outdated), now),
             "wanted": None,
             "gone": gone,
             "transfers": transfers,
@@ -116,10 +117,7 @@ class OrdersBuilder:
         time: there may be thousands of replicas, and heartbeats come all the time.
         """
         last = self._compared.get(node)
-        state = (
-            *(life.held_changes, tables.replica_changes.get(node, 0)),
-            *(tables.layout_version, tables.removal_changes),
-        )
+        state = life.held_changes, tables.replica_changes.get(node, 0)
         known = last is not None and last.tables is tables and last.life is life
         if last is None or not known or last.state != state:
             held = tables.held.get(node, ())
@@ -129,20 +127,23 @@ class OrdersBuilder:
                 state,
                 outdated_replicas(tables, node, life),
                 not all(life.has(group) for group in held),
-                bool(stray_groups(tables, life)),
             )
         return last
 
     def _needs_full_heartbeat(
-        self, tables: Tables, node: int, life: BrokerStatus, compared: _Comparison, now: int
+        self, tables: Tables, node: int, life: BrokerStatus, has_outdated: bool, now: int
     ) -> bool:
         if not life.full_heartbeat_at:
             return True
-        if compared.outdated or tables.gone_by_node.get(node):
+        if has_outdated or tables.gone_by_node.get(node):
             return now - life.full_heartbeat_at >= FULL_REQUEST_INTERVAL_MS
         # A manager that was cut off, or that asked a moment earlier, would otherwise believe for
         # ever that replicas are there whose removal is finished and forgotten.
-        return now - life.full_heartbeat_at >= STRAY_CHECK_INTERVAL_MS and compared.has_strays
+        next_check_at = self._next_stray_check_at.get(node, 0)
+        if now < max(life.full_heartbeat_at + STRAY_CHECK_INTERVAL_MS, next_check_at):
+            return False
+        self._next_stray_check_at[node] = now + STRAY_CHECK_INTERVAL_MS
+        return bool(stray_groups(tables, life))
 
 
 def in_parts(orders: dict[str, Any]) -> list[dict[str, Any]]:

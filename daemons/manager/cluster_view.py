@@ -179,6 +179,7 @@ class BrokerStatus:
     load: int = 0  # messages per second
     held: dict[int, int] = field(default_factory=dict)  # group -> incarnation of its replica
     held_changes: int = 0  # how often `held` or `unusable` changed
+    leader_changes: int = 0  # how often it began or ceased to lead a group
     # Replicas that can't take part: those to rebuild, and those that are being removed.
     unusable: dict[int, int] = field(default_factory=dict)
     full_heartbeat_at: int = 0  # 0: no full heartbeat yet
@@ -237,6 +238,7 @@ class ClusterView:
         self.brokers: dict[int, BrokerStatus] = {}
         self.managers: dict[int, ManagerStatus] = {}
         self._reports: dict[int, dict[int, ReplicaReport]] = {}  # group -> node -> report
+        self.disk_low_changes = 0  # how often any broker began or ceased to lack room
         self._last_tick_at = 0  # the last tick of this process
         self._observing_since = -1  # this process has ticked without a gap since then
 
@@ -250,12 +252,14 @@ class ClusterView:
         life = self.brokers.get(node)
         if life is None or life.incarnation != beat["incarnation"]:
             self._forget_reports(node)
+            self.disk_low_changes += 1
             life = self.brokers[node] = BrokerStatus(beat["incarnation"], since=now)
         elif now - life.beat_at > BROKER_SILENT_AFTER_MS:
             life.since = now
         life.beat_at, life.beat_wall_ms = now, wall_ms
         life.disk, life.address, life.peer = beat["disk"], client_url(beat["address"]), beat["peer"]
         life.host, life.version, life.load = beat["host"], beat["version"], beat["load"]
+        self.disk_low_changes += life.disk_low != beat["disk_low"]
         life.disk_low, life.free_bytes = beat["disk_low"], beat["free_bytes"]
         life.used_bytes, life.damaged = beat["used_bytes"], beat["damaged"]
         unusable, life.reads_changes = dict(beat["lost"]), beat["reads_changes"]
@@ -278,7 +282,10 @@ class ClusterView:
             life.reported_groups.add(group)
             life.held_changes += life.held.get(group) != incarnation
             life.held[group] = incarnation
-            self._reports.setdefault(group, {})[node] = ReplicaReport(*fields)
+            report, reports = ReplicaReport(*fields), self._reports.setdefault(group, {})
+            before = reports.get(node)
+            life.leader_changes += before is None or before.leads != report.leads
+            reports[node] = report
         for group in [one["group"] for one in beat["closed"] if one["group"] in life.unusable]:
             self._forget_report(node, group)  # it no longer leads, and no newer report will follow
             life.reported_groups.discard(group)

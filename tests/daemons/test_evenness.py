@@ -23,7 +23,7 @@ def levelled(
     """Who holds how many when nothing is moved any more, and how many moves it took."""
     held = {node: sum(node in one for one in groups.values()) for node in nodes}
     moves = 0
-    while (step := next_move(groups.items(), held, hosts, nodes, nodes)) is not None:
+    while (step := next_move(lambda _: groups.items(), held, hosts, nodes, nodes)) is not None:
         group, giver, taker = step
         assert taker not in groups[group]
         groups[group][groups[group].index(giver)] = taker

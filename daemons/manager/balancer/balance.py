@@ -7,7 +7,8 @@ move copies data, and the next topic changes the picture anyway.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 GroupReplicas = Iterable[tuple[int, list[int]]]  # (group, its nodes, the preferred leader first)
 
@@ -18,7 +19,7 @@ def is_uneven(most: int, least: int, mean: float) -> bool:
 
 
 def next_move(
-    groups: GroupReplicas,
+    groups_on: Callable[[int], GroupReplicas],
     held: Mapping[int, int],
     hosts: Mapping[int, str],
     nodes: Sequence[int],
@@ -26,20 +27,30 @@ def next_move(
 ) -> tuple[int, int, int] | None:
     """(group, from, to): the fullest broker gives a replica to the emptiest one that can take it.
 
-    `takers` are those of all `nodes` that have room. None: no step makes it more even.
+    `groups_on` names groups with a replica on a broker; few of them are looked at. `takers` are
+    those of all `nodes` that have room. None: no step makes it more even.
     """
     mean = sum(held[node] for node in nodes) / len(nodes)
-    known = list(groups)
     for giver in sorted(nodes, key=lambda one: (-held[one], one)):
+        seen: list[tuple[int, Sequence[int]]] = []
+        unseen = iter(groups_on(giver))
         for taker in sorted(takers, key=lambda one: (held[one], one)):
             if not is_uneven(held[giver], held[taker], mean):
                 break
-            for group, members in known:
+            for group, members in chain(seen, _noting(unseen, seen)):
                 if giver in members and taker not in members:
                     others = [hosts.get(one, "") for one in members if one != giver]
                     if hosts[taker] not in others or hosts[giver] in others:
                         return group, giver, taker
     return None
+
+
+def _noting(
+    groups: Iterator[tuple[int, Sequence[int]]], seen: list[tuple[int, Sequence[int]]]
+) -> Iterator[tuple[int, Sequence[int]]]:
+    for one in groups:
+        seen.append(one)
+        yield one
 
 
 def better_leaders(groups: GroupReplicas, nodes: Sequence[int]) -> list[tuple[int, int]]:
@@ -53,10 +64,10 @@ def better_leaders(groups: GroupReplicas, nodes: Sequence[int]) -> list[tuple[in
     led.update(members[0] for members in order.values())
     out: dict[int, int] = {}
     for _ in range(len(order)):
-        chain = _find_chain(order, led, nodes)
-        if not chain:
+        path = _find_chain(order, led, nodes)
+        if not path:
             break
-        for group, giver, taker in chain:
+        for group, giver, taker in path:
             order[group].remove(taker)
             order[group].insert(0, taker)
             led[giver] -= 1

@@ -69,6 +69,8 @@ class ClusterController:
         )
         self._next_balance_at: dict[int, int] = {}  # broker -> its next check
         self._transferred_at: dict[int, int] = {}  # group -> its last transfer
+        # Broker -> the state in which it led only what it should
+        self._well_led: dict[int, tuple[Tables, tuple[int, ...]]] = {}
 
     def next_operations(
         self, tables: Tables, managers: dict[int, ManagerStatus], now: int
@@ -172,6 +174,10 @@ class ClusterController:
         if now < self._next_balance_at.get(node, 0):
             return []
         self._next_balance_at[node] = now + BALANCE_CHECK_INTERVAL_MS
+        state = self._leading_state(tables, node)
+        known = self._well_led.get(node)
+        if known is not None and known[0] is tables and known[1] == state:
+            return []
         recent = self._transferred_at
         for group in [one for one, at in recent.items() if now - at >= TRANSFER_RETRY_MS]:
             del recent[group]
@@ -179,18 +185,30 @@ class ClusterController:
             now - at < TRANSFER_DURATION_MS_MAX for at in recent.values()
         )
         out: list[list[int]] = []
+        is_well_led = True
         for group in self._cluster_view.groups_led_by(node):
+            preferred = self._preferred_leader(tables, group)
+            if preferred == node:
+                continue
+            is_well_led = False
             if len(out) >= min(room, TRANSFERS_PER_REPLY_MAX):
                 break
-            preferred = self._preferred_leader(tables, group)
-            if preferred in (0, node) or group in recent:
+            if not preferred or group in recent:
                 continue
             settled = self._cluster_view.broker_alive_ms(preferred, now) >= LEADER_ALIVE_MS_MIN
             settled = settled and self._holds_wanted_replica(tables, group, preferred)
             if settled and self._cluster_view.leader_of(group, now)[0] == node:
                 recent[group] = now
                 out.append([group, preferred])
+        if is_well_led:
+            self._well_led[node] = tables, state
         return out
+
+    def _leading_state(self, tables: Tables, node: int) -> tuple[int, ...]:
+        """Numbers that change whenever this broker may lead what another one should."""
+        view, life = self._cluster_view, self._cluster_view.brokers.get(node)
+        changes = (life.incarnation, life.leader_changes) if life is not None else ()
+        return *changes, tables.replica_changes.get(node, 0), view.disk_low_changes
 
     def _holds_wanted_replica(self, tables: Tables, group: int, node: int) -> bool:
         """Whether the broker has the wanted replica, not one that was lost with its disk."""

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from myqueue.daemons.manager.balancer import balance
@@ -280,7 +281,7 @@ class MovePlan:
         """Move one of two replicas on one host to a host without one, from the fuller broker."""
         if len(set(self.host_by_broker.values())) == len(self.host_by_broker):
             return
-        for group, nodes in self._movable_groups(self._has_shared_host):
+        for group, nodes in self._movable_among(self.tables.groups.keys(), self._has_shared_host):
             count = Counter(self.host_by_broker[one] for one in nodes)
             spare = [
                 one
@@ -303,27 +304,30 @@ class MovePlan:
     def _even_out(self) -> None:
         """Move from the fullest to the emptiest broker as long as that makes them more even."""
         held, there = self.replica_counts, sorted(self.ready_brokers)
-        groups: dict[int, list[int]] | None = None  # computed once, and only if needed
         while len(there) > 1 and self.preferred_targets:
             most, least = (pick(held[one] for one in there) for pick in (max, min))
             mean = sum(held[one] for one in there) / len(there)
             if not balance.is_uneven(most, least, mean):
                 return
-            groups = dict(self._movable_groups()) if groups is None else groups
             step = balance.next_move(
-                groups.items(), held, self.host_by_broker, there, sorted(self.preferred_targets)
+                lambda node: self._movable_among(self.tables.held[node]),
+                held,
+                self.host_by_broker,
+                there,
+                sorted(self.preferred_targets),
             )
             if step is None or not self._has_room(step[1], step[2]):
                 return
             self._plan_move(*step)
-            del groups[step[0]]
 
-    def _movable_groups(
-        self, wanted: Callable[[PartitionRow], bool] = lambda _: True
+    def _movable_among(
+        self, groups: AbstractSet[int], wanted: Callable[[PartitionRow], bool] = lambda _: True
     ) -> Iterable[tuple[int, list[int]]]:
-        """Groups whose members are exactly the wanted replicas, all on live brokers."""
+        """Those of these groups whose members are exactly the wanted replicas, all on live
+        brokers.
+        """
         tried = {group for group, _ in self.recent_targets}
-        for group in sorted(self.tables.groups.keys() - self.planned_groups - tried):
+        for group in sorted(groups - self.planned_groups - tried):
             partition = self.tables.partition(group)
             if partition is not None and wanted(partition):
                 members = self.cluster_view.members_of(group)
