@@ -8,7 +8,7 @@ import pytest
 from support.manager_rig import ManagerCluster
 
 from myqueue.daemons.manager import broker_orders
-from myqueue.daemons.manager.balancer.balance import next_move
+from myqueue.daemons.manager.balancer.balance import better_leaders, next_move
 from myqueue.daemons.manager.balancer.controller import BALANCE_CHECK_INTERVAL_MS
 from myqueue.daemons.manager.cluster_view import BrokerStatus, ClusterView
 
@@ -91,3 +91,10 @@ def test_the_next_move_looks_at_few_groups() -> None:
     hosts = {node: f"host-{node}" for node in held}
     assert next_move(groups_on, held, hosts, [1, 2, 3, 4], [1, 2, 3, 4]) == (0, 1, 4)
     assert len(looked) == 1
+
+
+def test_better_leaders_are_found_only_as_many_as_are_proposed() -> None:
+    groups = {number: [1, 2] for number in range(400)}
+    all_steps = better_leaders(groups.items(), [1, 2])
+    assert len(all_steps) == 200
+    assert better_leaders(groups.items(), [1, 2], 20) == all_steps[:20]

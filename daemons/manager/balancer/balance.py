@@ -53,8 +53,12 @@ def _noting(
         yield one
 
 
-def better_leaders(groups: GroupReplicas, nodes: Sequence[int]) -> list[tuple[int, int]]:
+def better_leaders(
+    groups: GroupReplicas, nodes: Sequence[int], most: int | None = None
+) -> list[tuple[int, int]]:
     """(group, new preferred leader): all steps until no broker leads 2 more than another.
+
+    `most`: so many are enough; each step looks at all groups.
 
     A broker with too many may share no partition with one that has too few. Then the step goes
     over brokers between them.
@@ -64,6 +68,8 @@ def better_leaders(groups: GroupReplicas, nodes: Sequence[int]) -> list[tuple[in
     led.update(members[0] for members in order.values())
     out: dict[int, int] = {}
     for _ in range(len(order)):
+        if most is not None and len(out) >= most:
+            break
         path = _find_chain(order, led, nodes)
         if not path:
             break

@@ -142,7 +142,7 @@ class ClusterController:
             if groups and self._claim_attempt(now, "forget_gone", node):
                 arguments = {"node": node, "groups": groups, "version": life.full_heartbeat_version}
                 todo.append(DueOperation("forget_gone", arguments))
-        for node in sorted({one for gone in tables.gone.values() for one in gone.nodes}):
+        for node in sorted(node for node, groups in tables.gone_by_node.items() if groups):
             if node not in tables.brokers and self._claim_attempt(now, "forget_gone", node):
                 # The broker was removed by force before the topic was deleted: it reports no more.
                 rows = tables.pending_removals_of(node)[:FORGET_GROUPS_MAX]

@@ -122,7 +122,9 @@ class MoveScheduler:
         ]
         return [
             ("prefer_replica", {"group": group, "node": node})
-            for group, node in balance.better_leaders(partitions, sorted(there))[:PREFERS_MAX]
+            for group, node in balance.better_leaders(partitions, sorted(there), PREFERS_MAX)[
+                :PREFERS_MAX
+            ]
         ]
 
 
