@@ -264,6 +264,23 @@ def test_latency_and_e2e_over_partitions_at_a_rate(myq: Myq) -> None:
         myq.run("topic", "delete", name, "--yes")
 
 
+def test_bench_scale_measures_each_size_and_deletes_what_it_made(myq: Myq) -> None:
+    before = benches(myq)
+    sizes = ("--partitions", "4,6", "--per-topic", "2", "--clients", "3", "--seconds", "60")
+    found = myq.ask("bench", "scale", *sizes)
+    assert [(row["size"], row.get("topics")) for row in found["partitions"]] == [
+        *((0, None), (4, 2), (6, 3)),
+    ]
+    for row in found["partitions"][1:]:
+        assert {"create_s", "first_s", "next_s", "delete_s", "idle_cpu_percent"} <= set(row)
+        assert row["heartbeat_bytes_s"] > 0 and "restart_s" not in row and "error" not in row
+    assert [row["size"] for row in found["clients"]] == [3] and not found["skipped"]
+    assert benches(myq) == before
+    late = myq.ask("bench", "scale", "--partitions", "4", "--clients", "0", "--seconds", "0")
+    assert late["skipped"] == ["4 partitions: no time was left"]
+    assert "--yes" in myq.run("bench", "scale", "--faults", code=2)
+
+
 def benches(myq: Myq) -> set[str]:
     return set(re.findall(r"bench-\w+", myq.run("topic", "list")))
 
