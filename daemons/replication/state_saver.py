@@ -22,7 +22,8 @@ from myqueue.daemons.replication.log_prefix import LogPrefix
 from myqueue.daemons.replication.replica import Replica
 from myqueue.wal.log import Log
 
-SAVE_EVERY_MS = 150
+SAVE_EVERY_MS = 500  # a commit of the store syncs, and the log waits for the disk behind it
+BOUND_EVERY_MS = 150
 HINT_EVERY_MS = 1000
 MEMORY_BYTES_MAX = 64 << 20  # entries in memory, all groups of a daemon together
 KEEP_BYTES = 256 << 10  # of one group, when memory is short
@@ -38,11 +39,13 @@ class StateSaver:
         self._dirty: dict[int, None] = {}
         self._hints: dict[int, None] = {}
         self._held: set[int] = set()  # their snapshot is not in the log yet
-        self._next_save = self._next_hint = 0
+        self._next_save = self._next_bound = self._next_hint = 0
+        self._may_exceed = False  # entries came since memory was bounded
 
     def note(self, replica: Replica) -> None:
         """Entries were applied to this replica."""
         self._dirty[replica.uid] = None
+        self._may_exceed = True
 
     def tick(self, now: int) -> None:
         if now >= self._next_save and self._dirty:
@@ -50,6 +53,8 @@ class StateSaver:
             self._hints |= self._dirty
             self._note_starts(now)
             self.save_all()
+        if now >= self._next_bound and self._may_exceed:
+            self._next_bound, self._may_exceed = now + BOUND_EVERY_MS, False
             self._bound_memory()
         if now >= self._next_hint and self._hints:
             self._next_hint = now + HINT_EVERY_MS

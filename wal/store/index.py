@@ -28,7 +28,7 @@ from myqueue.wal.fork_guard import refuse_after_fork, wrong_process
 from myqueue.wal.groups import Op, Relocated, Row, RowTuple
 from myqueue.wal.store.store import STATE_KEY_BYTES_MAX, StateChange, Store
 
-COMMIT_INTERVAL_S = 0.1
+COMMIT_INTERVAL_S = 0.5
 COMMIT_ROWS_MAX = 20_000
 HURRY_WORKS = 1000  # with more waiting additions the store's thread makes no pauses
 SPACE_RETRY_S = 0.5
