@@ -43,7 +43,7 @@ class _Answers:
     """The last answers of one manager."""
 
     __slots__ = (
-        "error_text",
+        "problem",
         "last_seen_at",
         "followed_at",
         "wall_ms",
@@ -52,7 +52,7 @@ class _Answers:
     )
 
     def __init__(self) -> None:
-        self.error_text = ""  # of its last answer; "" if that was none
+        self.problem = ""  # with its last answer, for people; "" if there was none
         self.last_seen_at = -ANSWER_CURRENT_MS  # when orders came last, for whatever life
         self.followed_at = -ANSWER_CURRENT_MS  # when orders for this life came last
         self.wall_ms = 0  # its clock at `followed_at`; 0: the manager did not send it
@@ -70,15 +70,18 @@ class ManagerAnswers:
 
     def note_error(self, node: int, code: int, text: str) -> None:
         answers = self._answers[node]
-        answers.error_text = text
+        answers.problem = f"it refuses this broker: {text}"
         if code == _IDENTITY_MISMATCH:
             answers.rejected_at, self.rejection_reason = self._engine.now, text
 
     def note_orders(self, node: int) -> None:
         """Note that this manager answered with orders, whatever they say."""
         answers = self._answers[node]
-        answers.rejected_at, answers.error_text = -ANSWER_CURRENT_MS, ""
+        answers.rejected_at, answers.problem = -ANSWER_CURRENT_MS, ""
         answers.last_seen_at = self._engine.now
+
+    def note_malformed_orders(self, node: int, text: str) -> None:
+        self._answers[node].problem = f"orders not understood: {text}"
 
     def note_contents(self, node: int, message: OrdersMessage) -> None:
         """Note what these orders say of the managers, and whether they are for this life."""
@@ -106,9 +109,9 @@ class ManagerAnswers:
         """True if this manager sends orders, even for an earlier life or for none."""
         return now - self._answers[node].last_seen_at < ANSWER_CURRENT_MS
 
-    def error_of(self, node: int) -> str:
-        """Return the error in this manager's last answer; "" if that was none."""
-        return self._answers[node].error_text
+    def problem_of(self, node: int) -> str:
+        """Return what is wrong with this manager's last answer; "" if nothing is."""
+        return self._answers[node].problem
 
     def unconfigured_managers(self) -> list[int]:
         """Return managers that other managers name and our settings do not."""
@@ -196,10 +199,7 @@ class JoinStatus:
         )
 
     def _problem_with(self, node: int, now: int) -> str:
-        error = self._answers.error_of(node)
-        if error:
-            return f"it refuses this broker: {error}"
-        problem = self._engine.peer_problem(("manager", node))
+        problem = self._answers.problem_of(node) or self._engine.peer_problem(("manager", node))
         if problem:
             return problem
         if self._answers.has_recent_reply(node, now):

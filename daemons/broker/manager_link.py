@@ -243,8 +243,9 @@ class ManagerLink:
         self._answers.note_orders(node)
         try:
             message = parse_orders(contents)
-        except (KeyError, TypeError, ValueError):  # of another version
+        except ValueError as error:
             self._engine.counts["orders_invalid_total"] += 1
+            self._answers.note_malformed_orders(node, str(error))
             return None
         self._answers.note_contents(node, message)
         if heartbeat_number == manager.heartbeat_number:

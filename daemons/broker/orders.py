@@ -1,20 +1,24 @@
 """ORDERS of the managers: the replicas that this broker should hold, to remove, to transfer.
 
-`ManagerLink` decides which orders are followed; `Broker` carries them out. `create_replica` makes
-one wanted replica with the members that its group begins with. What a broker has to know of a group
-without any manager is stored with the group: `pack_about` and `unpack_about`.
+`parse_orders` checks a whole ORDERS before anything of it is stored. `FollowedOrders` decides which
+orders are followed; `Broker` carries them out. `create_replica` makes one wanted replica with the
+members that its group begins with. What a broker has to know of a group without any manager is
+stored with the group: `pack_about` and `unpack_about`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from myqueue.daemons.raft.types import incarnation_of, node_of, replica_id
 from myqueue.wire import protocol
 
 if TYPE_CHECKING:
     from myqueue.daemons.replication.engine import Engine
+
+# Settings of topics that brokers read (`GroupQueues`, `Retention`); others are only stored.
+SETTINGS_READ: Final = ("message_bytes_max", "retention_bytes", "retention_ms")
 
 
 class WantedReplica(NamedTuple):
@@ -24,9 +28,9 @@ class WantedReplica(NamedTuple):
     topic: str
     number: int  # of the partition in its topic
     topic_uid: int
-    replicas: list[list[int]]  # [node, incarnation]; the first is the preferred leader
+    replicas: tuple[tuple[int, int], ...]  # (node, incarnation); the first should lead
     settings: dict[str, Any]  # of the topic
-    leaving: list[list[int]]  # [node, incarnation]; may be members still
+    leaving: tuple[tuple[int, int], ...]  # (node, incarnation); may be members still
     moved: int  # 0: the wanted replicas are the group's founders
     # (node, incarnation) of each founder, while the group may not be founded yet
     founders: tuple[tuple[int, int], ...] = ()
@@ -68,24 +72,105 @@ class OrdersMessage(NamedTuple):
     parts: int
 
 
-def parse_orders(orders: Mapping[str, Any]) -> OrdersMessage:
-    """Read a whole ORDERS. Malformed ones raise KeyError, TypeError or ValueError."""
+def _row_of(*checks: protocol.Check) -> protocol.Check:
+    """Check a list that begins with these fields; a later version may add more."""
+    count = len(checks)
+
+    def fits(value: Any) -> bool:
+        return (
+            type(value) is list
+            and len(value) >= count
+            and all(check(field) for check, field in zip(checks, value, strict=False))
+        )
+
+    return fits
+
+
+def _is_settings(value: Any) -> bool:
+    """True if it is a map in which the settings that brokers read are numbers."""
+    return type(value) is dict and all(_int(value.get(name, 0)) for name in SETTINGS_READ)
+
+
+_int, _text = protocol.is_int, protocol.is_text
+_list, _optional = protocol.list_of, protocol.optional
+_pairs = _list(_row_of(_int, _int))
+_wanted_row = _row_of(_int, _text, _int, _int, _pairs, _is_settings, _pairs, _int)
+_FIELDS: Final[dict[str, protocol.Check]] = {
+    "version": _int,
+    "life": _int,
+    "life_from": _int,
+    "wanted": _optional(_list(_wanted_row)),
+    "founders": _list(_row_of(_int, _pairs)),
+    "gone": _pairs,
+    "transfers": _pairs,
+    "brokers": _optional(_list(_row_of(_int, _text, _text))),
+    "more": protocol.is_bool,
+    "wall_ms": _int,
+    "managers": _list(_int),
+    "since": _optional(_int),
+    "unwanted": _list(_int),
+    "part": _int,
+    "parts": _int,
+}
+_ABSENT: Final[dict[str, Any]] = {
+    "founders": [],
+    "wall_ms": 0,
+    "managers": [],
+    "since": None,
+    "unwanted": [],
+    "part": 0,
+    "parts": 1,
+}
+
+
+def parse_orders(orders: Any) -> OrdersMessage:
+    """Read a whole ORDERS. Raises ValueError, which names the first malformed field."""
+    if type(orders) is not dict:
+        raise ValueError("no map")
+    fields = _ABSENT | orders
+    for name, fits in _FIELDS.items():
+        if name not in fields:
+            raise ValueError(f"{name} is missing")
+        if not fits(fields[name]):
+            raise ValueError(f"{name} is malformed")
+    wanted, founders = fields["wanted"], {row[0]: row[1] for row in fields["founders"]}
     return OrdersMessage(
-        int(orders["version"]),
-        int(orders["life"]),
-        int(orders["life_from"]),
-        None if orders["wanted"] is None else wanted_replicas(orders),
-        [(int(group), int(incarnation)) for group, incarnation in orders["gone"] or ()],
-        [(int(group), int(node)) for group, node in orders["transfers"]],
-        [(int(node), str(client), str(peer)) for node, client, peer, _ in orders["brokers"] or ()],
-        bool(orders["more"]),
-        int(orders.get("wall_ms", 0)),
-        [int(node) for node in orders.get("managers", ())],
-        None if orders.get("since") is None else int(orders["since"]),
-        [int(group) for group in orders.get("unwanted", ())],
-        int(orders.get("part", 0)),
-        int(orders.get("parts", 1)),
+        version=fields["version"],
+        life=fields["life"],
+        life_from=fields["life_from"],
+        wanted=None
+        if wanted is None
+        else [_wanted_replica(row, founders.get(row[0], ())) for row in wanted],
+        gone=[(group, incarnation) for group, incarnation, *_ in fields["gone"]],
+        transfers=[(group, node) for group, node, *_ in fields["transfers"]],
+        brokers=[(node, client, peer) for node, client, peer, *_ in fields["brokers"] or ()],
+        more=fields["more"],
+        wall_ms=fields["wall_ms"],
+        managers=fields["managers"],
+        since=fields["since"],
+        unwanted=fields["unwanted"],
+        part=fields["part"],
+        parts=fields["parts"],
     )
+
+
+def _wanted_replica(row: list[Any], founders: Iterable[list[int]]) -> WantedReplica:
+    group, topic, number, topic_uid, replicas, settings, leaving, moved, *_ = row
+    return WantedReplica(
+        group=group,
+        topic=topic,
+        number=number,
+        topic_uid=topic_uid,
+        replicas=_replica_names(replicas),
+        settings=settings,
+        leaving=_replica_names(leaving),
+        moved=moved,
+        founders=_replica_names(founders),
+    )
+
+
+def _replica_names(rows: Iterable[list[int]]) -> tuple[tuple[int, int], ...]:
+    return tuple((node, incarnation) for node, incarnation, *_ in rows)
 
 
 class OrdersParts:
@@ -129,18 +214,6 @@ def pack_about(wanted: WantedReplica) -> bytes:
 
 def unpack_about(about: bytes) -> About:
     return About(*protocol.unpack(about)[: len(About._fields)])  # a later version may add more
-
-
-def wanted_replicas(orders: Mapping[str, Any]) -> list[WantedReplica]:
-    """Read the wanted replicas of an ORDERS. Malformed ones raise TypeError or ValueError."""
-    founders = {
-        int(group): tuple((int(node), int(incarnation)) for node, incarnation in members)
-        for group, members in orders.get("founders") or ()
-    }
-    return [
-        WantedReplica(*row)._replace(founders=founders.get(row[0], ()))
-        for row in orders["wanted"] or ()
-    ]
 
 
 def is_held(held: Mapping[int, int], group: int, incarnation: int) -> bool:

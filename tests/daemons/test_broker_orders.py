@@ -151,6 +151,40 @@ def test_malformed_orders_change_nothing(world: World, field: str) -> None:
     assert set(world.engine.replicas) == {GROUP}
 
 
+MALFORMED_COLUMNS: list[tuple[int, Any]] = [
+    (0, "5"), (1, 7), (2, None), (3, "x"), (4, 3), (4, [[1]]), (4, [[1, "7"]]), (5, None),
+    (5, {"message_bytes_max": "1"}), (5, {"retention_ms": None}), (6, [1]), (7, True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("column", "value"), MALFORMED_COLUMNS)
+def test_a_malformed_wanted_row_is_refused_before_anything_is_stored(
+    world: World, column: int, value: Any
+) -> None:
+    row = wanted_row(5, [[1, 7]])
+    row[column] = value
+    answer(world, orders(version=99, wanted=[wanted_row(6, [[1, 8]]), row]))
+    assert world.engine.counts["orders_invalid_total"] == 1
+    assert world.broker.orders.version == 0 and set(world.engine.replicas) == {GROUP}
+
+
+def test_columns_of_a_later_version_are_left_out(world: World) -> None:
+    row = [*wanted_row(5, [[1, 7, "rack"]]), "new"]
+    answer(world, orders(version=9, wanted=[row], brokers=[[2, "two:1", "two:2", "h", 3]]))
+    assert set(world.engine.replicas) == {GROUP, 5} and world.broker.orders.version == 9
+    assert world.engine.peers == {("broker", 2): "two:2"}
+
+
+def test_the_log_says_that_orders_were_not_understood(world: World) -> None:
+    answer(world, orders(version="x"))
+    why = world.broker.join_status.why(world.engine.now)
+    assert why.startswith(
+        "manager 1 at manager-1:1: orders not understood: version is malformed; manager 2"
+    )
+    answer(world, orders(life=4))
+    assert "not understood" not in world.broker.join_status.why(world.engine.now)
+
+
 def test_answers_of_unknown_managers_change_nothing(world: World) -> None:
     answer(world, {})
     answer(world, orders(version=99, wanted=[]), manager=9)
