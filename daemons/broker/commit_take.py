@@ -37,7 +37,6 @@ ROWS_PER_TURN_MAX: Final = 1 << 16  # of one raft group in one turn
 REPLY_ROWS_MAX: Final = 4096
 REPLY_BATCHES_MAX: Final = 4096
 REPLY_BYTES_MAX: Final = 32 << 20
-ACTIVE_CONSUMERS_MAX: Final = 10_000  # in one heartbeat
 _CONSUMER_PATTERN = re.compile(r"(?:group/)?[A-Za-z0-9._-]{1,200}")
 
 
@@ -289,7 +288,7 @@ class CommitTakeHandler:
                 for waiter, value in zip(waiters, result, strict=True):
                     waiter.succeed(value)
 
-    def pop_active_consumers(self) -> list[int]:
+    def pop_active_consumers(self) -> set[int]:
         """Return the consumers with a numeric id that committed or took since the last call."""
         active, self._active_consumers = self._active_consumers, set()
-        return sorted(active)[:ACTIVE_CONSUMERS_MAX]
+        return active

@@ -32,6 +32,7 @@ HEARTBEAT_INTERVAL_MS: Final = 450
 GROUPS_PER_HEARTBEAT_MAX: Final = 4096  # with `held` they fit; the rest goes with the next
 URGENT_INTERVAL_MS: Final = 25  # between heartbeats for changes of leaders, after a burst
 URGENT_BURST: Final = 5
+ACTIVE_CLIENTS_MAX: Final = 10_000  # of each kind, in one heartbeat; the rest goes with the next
 UNHEALTHY_REPORTED_MAX: Final = 1000  # replicas, in one heartbeat
 Row = list[Any]
 
@@ -59,6 +60,9 @@ class ManagerLink:
         self._managers = {node: _ManagerState() for node, _ in config.managers}
         self._changed_groups: dict[int, None] = {}  # since the last heartbeats
         self._next_heartbeat_at = 0
+        # Clients that no heartbeat has named since they were active, the oldest first.
+        self._active_producers: dict[int, None] = {}
+        self._active_consumers: dict[int, None] = {}
         self._unreached: set[int] = set()  # managers without a connection at the last heartbeats
         self._is_heartbeat_urgent = False
         self._urgent_pause_ends_at = 0  # `URGENT_BURST` heartbeats ahead of it are allowed
@@ -106,13 +110,19 @@ class ManagerLink:
     def _is_reached(self, manager: int) -> bool:
         return not self._engine.peer_problem(("manager", manager))
 
-    def send_heartbeats(self, now: int, producers: list[int], consumers: list[int]) -> None:
-        """Send one heartbeat to each manager."""
+    def send_heartbeats(self, now: int, producers: set[int], consumers: set[int]) -> None:
+        """Send one heartbeat to each manager: the clients were active since the last ones."""
         if self._is_heartbeat_urgent:
             pause_from = max(now, self._urgent_pause_ends_at)
             self._urgent_pause_ends_at = pause_from + URGENT_INTERVAL_MS
         self._stalled_recoveries.update(self._engine)
-        common = self._common_fields(producers, consumers) | {"load": self._pop_load(now)}
+        self._active_producers |= dict.fromkeys(sorted(producers))
+        self._active_consumers |= dict.fromkeys(sorted(consumers))
+        common = self._common_fields() | {
+            "producers": _pop_oldest(self._active_producers),
+            "consumers": _pop_oldest(self._active_consumers),
+            "load": self._pop_load(now),
+        }
         changed, self._changed_groups = self._changed_groups, {}
         self._next_heartbeat_at, self._is_heartbeat_urgent = now + HEARTBEAT_INTERVAL_MS, False
         self._unreached = {node for node in self._managers if not self._is_reached(node)}
@@ -155,8 +165,8 @@ class ManagerLink:
         self._last_heartbeat_at = now
         return messages * 1000 // max(passed, 1)
 
-    def _common_fields(self, producers: list[int], consumers: list[int]) -> dict[str, Any]:
-        """Return the fields that are equal for all managers, but for the load."""
+    def _common_fields(self) -> dict[str, Any]:
+        """Return what all managers get alike, but for the load and the active clients."""
         engine, config = self._engine, self._config
         return {
             "disk": engine.log.identity.disk,
@@ -165,8 +175,6 @@ class ManagerLink:
             "peer": config.peer_advertise,
             "host": config.host,
             "version": self._orders.version,
-            "producers": producers,
-            "consumers": consumers,
             "disk_low": engine.log.journal.space_low,
             "used_bytes": engine.counts.get("disk_used_bytes", 0),
             "reads_changes": True,
@@ -255,3 +263,11 @@ class ManagerLink:
             manager.next_is_full = False
         manager.next_is_full |= message.more
         return manager.orders_parts.join(message)
+
+
+def _pop_oldest(clients: dict[int, None]) -> list[int]:
+    """Remove and return the clients that wait longest, so many as fit into a heartbeat."""
+    oldest = list(islice(clients, ACTIVE_CLIENTS_MAX))
+    for client in oldest:
+        del clients[client]
+    return oldest

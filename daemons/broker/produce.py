@@ -47,7 +47,6 @@ CLIENT_INFLIGHT_BYTES_MAX: Final = 32 << 20
 DAEMON_INFLIGHT_BYTES_MAX: Final = 128 << 20
 BUSY_RETRY_MS: Final = 50
 RESULTS_PER_REPLY_MAX: Final = 4096  # in one PRODUCED
-ACTIVE_PRODUCERS_MAX: Final = 10_000  # in one heartbeat
 
 Buffer = bytes | memoryview
 
@@ -285,12 +284,12 @@ class ProduceHandler:
             if account.inflight_bytes or account.results
         }
 
-    def pop_active_producers(self) -> list[int]:
+    def pop_active_producers(self) -> set[int]:
         """Return the producers that wrote since the last call."""
         active, self._active_producers = self._active_producers, set()
         for queue in self._queues.led.values():
             active.update(queue.in_flight)
-        return sorted(active)[:ACTIVE_PRODUCERS_MAX]
+        return active
 
 
 def _size_refusal(size: int, count: int, body: int, bytes_max: int) -> Refused:

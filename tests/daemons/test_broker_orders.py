@@ -10,6 +10,7 @@ from support.broker_seam import GROUP, World
 from support.orders import answer, later, orders, wanted_row
 
 from myqueue import errors
+from myqueue.daemons.broker import manager_link
 from myqueue.daemons.raft import types as t
 from myqueue.wire import protocol
 
@@ -77,6 +78,24 @@ def test_load_is_messages_a_second(world: World) -> None:
     later(world)
     world.produce(make_batch(225))
     assert later(world)[0][2]["load"] == 500
+
+
+def test_clients_beyond_one_heartbeat_come_with_the_next(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None is left out again and again, even if the same ones are always active."""
+    monkeypatch.setattr(manager_link, "ACTIVE_CLIENTS_MAX", 2)
+    later(world)
+    producers, consumers = [], []
+    for sequence in range(3):
+        batches = [make_batch(1, producer=one, sequence=sequence) for one in (1, 2, 3)]
+        world.ask(protocol.PRODUCE, [GROUP] * 3, frames=batches)
+        for consumer in ("11", "12", "13"):
+            world.ask(protocol.COMMIT, consumer, [[GROUP, 1, 0, 0]])
+        state = later(world)[0][2]
+        producers.append(state["producers"])
+        consumers.append(state["consumers"])
+    assert producers == [[1, 2], [3, 1], [2, 1]] and consumers == [[11, 12], [13, 11], [12, 11]]
 
 
 def test_wanted_groups_are_made(world: World) -> None:
