@@ -15,6 +15,7 @@ and takes of one client an answer (TAKEN), with each batch in it once.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from myqueue import errors
@@ -22,7 +23,7 @@ from myqueue.daemons.broker.fetch import read_batches
 from myqueue.daemons.broker.proposals import CommandWaiter, Details, ProposalQueue
 from myqueue.daemons.partition.machine import COMMIT, FORGET, TAKE
 from myqueue.daemons.partition.positions import OK
-from myqueue.daemons.raft.types import COUNT, INDEX, OFFSET, PAYLOAD, TERM, Entry
+from myqueue.daemons.raft.types import INDEX, OFFSET, PAYLOAD, TERM, Entry
 from myqueue.wire import protocol
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ ROWS_PER_TURN_MAX: Final = 1 << 16  # of one raft group in one turn
 # In one TAKEN. The client fetches by offset what does not fit: it owns it already.
 REPLY_ROWS_MAX: Final = 4096
 REPLY_BATCHES_MAX: Final = 4096
-REPLY_BYTES_MAX: Final = 32 << 20
+REPLY_BYTES_MAX: Final = 32 << 20  # but for a single larger batch
+INDEX_ROWS_PER_TAKE_MAX: Final = 4096  # examined to see what fits
 _CONSUMER_PATTERN = re.compile(r"(?:group/)?[A-Za-z0-9._-]{1,200}")
 
 
@@ -116,6 +118,16 @@ class _TakenReply:
         self.frames: list[bytes | memoryview] = []
         self.frame_numbers: dict[tuple[int, int], int] = {}  # (group, index) -> place in frames
         self.payload_bytes = 0
+
+    def has_room(self, group: int, entries: Sequence[Entry]) -> bool:
+        """True if one more row with these batches fits."""
+        new = [entry for entry in entries if (group, entry[INDEX]) not in self.frame_numbers]
+        new_bytes = sum(len(entry[PAYLOAD]) for entry in new)
+        return (
+            len(self.rows) < REPLY_ROWS_MAX
+            and len(self.frames) + len(new) <= REPLY_BATCHES_MAX
+            and self.payload_bytes + new_bytes <= REPLY_BYTES_MAX
+        )
 
     def add(self, group: int, entries: list[Entry]) -> list[list[int]]:
         batches = []
@@ -200,7 +212,7 @@ class CommitTakeHandler:
         """Add the messages to the client's reply: they are its own, as a replicated fact."""
         if next_offset <= first:
             row = [take.request, OK, first, next_offset, [], None]
-            self._reply_for(take.client, 0).rows.append(row)
+            self._reply_for(take.client).rows.append(row)
             return
         replica, counts = take.replica, self._engine.counts
         wanted = (replica.uid, first, next_offset)
@@ -215,7 +227,7 @@ class CommitTakeHandler:
                 take.fail(error.code, {"message": str(error)})
                 return
             self._entries_read[wanted] = entries
-        reply = self._reply_for(take.client, len(entries))
+        reply = self._reply_for(take.client, replica.uid, entries)
         bytes_before = reply.payload_bytes
         batches = reply.add(replica.uid, entries)
         reply.rows.append([take.request, OK, first, next_offset, batches, None])
@@ -226,16 +238,14 @@ class CommitTakeHandler:
     def reply_with_error(self, client: Client, request: int, code: int, details: Details) -> None:
         details = details or {}
         details = details | {"message": str(details.get("message", errors.error_of(code)))}
-        self._reply_for(client, 0).rows.append([request, code, 0, 0, [], details])
+        self._reply_for(client).rows.append([request, code, 0, 0, [], details])
 
-    def _reply_for(self, client: Client, batches: int) -> _TakenReply:
-        """Return the client's next reply, with room for one more row of so many batches."""
+    def _reply_for(
+        self, client: Client, group: int = 0, entries: Sequence[Entry] = ()
+    ) -> _TakenReply:
+        """Return the client's next reply, with room for one more row with these batches."""
         reply = self._replies.get(client)
-        if reply is not None and (
-            len(reply.rows) >= REPLY_ROWS_MAX
-            or reply.payload_bytes > REPLY_BYTES_MAX
-            or len(reply.frames) + batches > REPLY_BATCHES_MAX
-        ):
+        if reply is not None and not reply.has_room(group, entries):
             self._send(client, reply)
             reply = None
         if reply is None:
@@ -255,15 +265,17 @@ class CommitTakeHandler:
                 self._send(client, reply)
 
     def _fitting_messages(self, queue: ProposalQueue, first: int, messages_max: int) -> int:
-        """Return how many messages from `first` on fit into one answer."""
+        """Return how many messages from `first` on fit into one answer, by the index alone."""
         machine = queue.machine
-        next_offset = min(first + messages_max, machine.end)
-        if next_offset - first <= 1 or machine.bytes_kept <= REPLY_BYTES_MAX:
+        if messages_max <= 1 or machine.bytes_kept <= REPLY_BYTES_MAX or first >= machine.end:
             return messages_max
-        entries = read_batches(
-            queue.replica, first, next_offset, REPLY_BYTES_MAX, REPLY_BATCHES_MAX, True
-        )
-        return max(1, entries[-1][OFFSET] + entries[-1][COUNT] - first) if entries else messages_max
+        index = queue.replica.index_at_offset(first)
+        if index is None:
+            return messages_max
+        last = min(machine.applied_index, index + INDEX_ROWS_PER_TAKE_MAX - 1)
+        rows = self._engine.log.index.rows(queue.replica.uid, index, last, REPLY_BYTES_MAX)
+        fitting = max((row.offset + row.count - first for row in rows if row.count), default=0)
+        return min(fitting, messages_max) if fitting > 0 else messages_max
 
     def _check_and_note_consumer(self, consumer: str) -> None:
         check_consumer_name(consumer)

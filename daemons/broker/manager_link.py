@@ -33,6 +33,7 @@ GROUPS_PER_HEARTBEAT_MAX: Final = 4096  # with `held` they fit; the rest goes wi
 URGENT_INTERVAL_MS: Final = 25  # between heartbeats for changes of leaders, after a burst
 URGENT_BURST: Final = 5
 ACTIVE_CLIENTS_MAX: Final = 10_000  # of each kind, in one heartbeat; the rest goes with the next
+ACTIVE_CLIENTS_KEPT_MAX: Final = 1_000_000  # of each kind, that wait for a heartbeat
 UNHEALTHY_REPORTED_MAX: Final = 1000  # replicas, in one heartbeat
 Row = list[Any]
 
@@ -116,8 +117,8 @@ class ManagerLink:
             pause_from = max(now, self._urgent_pause_ends_at)
             self._urgent_pause_ends_at = pause_from + URGENT_INTERVAL_MS
         self._stalled_recoveries.update(self._engine)
-        self._active_producers |= dict.fromkeys(sorted(producers))
-        self._active_consumers |= dict.fromkeys(sorted(consumers))
+        _add_active(self._active_producers, producers)
+        _add_active(self._active_consumers, consumers)
         common = self._common_fields() | {
             "producers": _pop_oldest(self._active_producers),
             "consumers": _pop_oldest(self._active_consumers),
@@ -263,6 +264,12 @@ class ManagerLink:
             manager.next_is_full = False
         manager.next_is_full |= message.more
         return manager.orders_parts.join(message)
+
+
+def _add_active(clients: dict[int, None], active: set[int]) -> None:
+    """Add these clients after those that wait, as long as memory is allowed for them."""
+    room = ACTIVE_CLIENTS_KEPT_MAX - len(clients)
+    clients |= dict.fromkeys(sorted(active)[: max(room, 0)])
 
 
 def _pop_oldest(clients: dict[int, None]) -> list[int]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from support.batches import make_batch
 from support.broker_seam import GROUP, World
 
 from myqueue import errors
+from myqueue.daemons.broker import commit_take
+from myqueue.daemons.raft.types import COUNT, INDEX, OFFSET, PAYLOAD
 from myqueue.wire import protocol
 
 KEY = b"k" * 16
@@ -72,3 +76,52 @@ def test_take_elsewhere_and_of_damaged_data(world: World) -> None:
     ((answer, _),) = world.turn()
     ((_, code, _, _, _, details),) = answer[3]
     assert code == errors.NotLeader.code and details["leader"] == 4
+
+
+def index_rows(
+    world: World, group: int, first: int, last: int, bytes_max: int
+) -> list[SimpleNamespace]:
+    """Rows of the index as the log has them: at least one, then up to the limits."""
+    rows: list[SimpleNamespace] = []
+    for entry in world.replica.log.in_memory(first, last) or []:
+        bytes_max -= len(entry[PAYLOAD])
+        if rows and bytes_max < 0:
+            break
+        rows.append(SimpleNamespace(index=entry[INDEX], offset=entry[OFFSET], count=entry[COUNT]))
+    assert group == GROUP
+    return rows
+
+
+def test_a_take_is_no_larger_than_an_answer_and_nothing_is_read_twice(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = [make_batch(3, size=100) for _ in range(4)]
+    monkeypatch.setattr(commit_take, "REPLY_BYTES_MAX", 2 * len(batches[0]) + 1)
+    world.engine.log.index = SimpleNamespace(rows=lambda *limits: index_rows(world, *limits))
+    world.produce(*batches)
+    world.replica.broken = errors.CorruptData("nothing is read before the step is replicated")
+    asked = world.ask(protocol.TAKE, [[GROUP, "a", KEY, 100, False]])
+    world.replica.broken = None
+    ((answer, frames),) = world.turn()
+    assert answer[3] == [[asked, 0, 0, 6, [[0, 0], [3, 1]], None]] and frames == batches[:2]
+    asked = world.ask(protocol.TAKE, [[GROUP, "a", b"2" * 16, 4, False]])
+    ((answer, _),) = world.turn()
+    assert answer[3][0][:4] == [asked, 0, 6, 10]
+
+
+def test_an_answer_to_takes_is_bounded_by_bytes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = [make_batch(1, size=100) for _ in range(3)]
+    monkeypatch.setattr(commit_take, "REPLY_BYTES_MAX", 2 * len(batches[0]) - 1)
+    world.engine.log.index = SimpleNamespace(rows=lambda *limits: index_rows(world, *limits))
+    world.produce(*batches)
+    takes = [[GROUP, "a", bytes([number]) * 16, 1, False] for number in range(3)]
+    world.ask(protocol.TAKE, [*takes, [GROUP, "b", KEY, 1, False]])
+    answers = world.turn()
+    assert [frames for _, frames in answers] == [
+        [batches[0]],
+        [batches[1]],
+        [batches[2]],
+        batches[:1],
+    ]
