@@ -27,8 +27,8 @@ from myqueue.daemons.broker.key_ageing import KeyAgeing
 from myqueue.daemons.broker.manager_answers import JoinStatus, ManagerAnswers
 from myqueue.daemons.broker.manager_link import ManagerLink
 from myqueue.daemons.broker.orders import BrokerOrders, create_replica, unpack_about
-from myqueue.daemons.broker.produce import OUTCOME_UNKNOWN, ProduceHandler
-from myqueue.daemons.broker.proposals import ProposalQueue, Refused
+from myqueue.daemons.broker.produce import ProduceHandler
+from myqueue.daemons.broker.proposals import CommandWaiter, ProposalQueue, Refused, Ticket
 from myqueue.daemons.broker.queries import BrokerQueries
 from myqueue.daemons.broker.reconcile_members import MemberReconciler
 from myqueue.daemons.broker.retention import Retention
@@ -165,6 +165,7 @@ class Broker:
         group = replica.uid
         queue = self.queues.get(group)
         if queue is not None:
+            self._fail_unknown(*queue.pop_replaced(entries))
             if queue.tickets_by_index:
                 self.produce_handler.applied(queue, entries)
             if queue.waiters_by_index:
@@ -178,14 +179,13 @@ class Broker:
     def dropped(self, replica: Replica, first_index: int) -> None:
         queue = self.queues.get(replica.uid)
         if queue is not None:
-            self._fail_proposed(queue, first_index)
+            self._fail_unknown(*queue.pop_lost(first_index))
 
-    def _fail_proposed(self, queue: ProposalQueue, first_index: int) -> None:
-        """Answer the requests whose entries may be lost: their outcome is unknown."""
-        tickets, waiters = queue.pop_lost(first_index)
-        self.produce_handler.fail(tickets, OUTCOME_UNKNOWN)
+    def _fail_unknown(self, tickets: list[Ticket], waiters: list[CommandWaiter]) -> None:
+        """Answer requests whose entries may be lost: their outcome is unknown."""
+        self.produce_handler.fail(tickets, errors.OutcomeUnknown.code)
         for waiter in waiters:
-            waiter.fail(OUTCOME_UNKNOWN, None)
+            waiter.fail(errors.OutcomeUnknown.code, None)
 
     def changed(self, replica: Replica) -> None:
         group = replica.uid
@@ -330,7 +330,7 @@ class Broker:
         self.read_rounds.leadership_lost(group)
         if queue is not None:
             self._refuse_waiting(queue)
-            self._fail_proposed(queue, 0)
+            self._fail_unknown(*queue.pop_lost(0))
         self.fetch_handler.removed(group)
 
     def _gauges(self) -> dict[str, int]:

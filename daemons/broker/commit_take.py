@@ -23,7 +23,7 @@ from myqueue.daemons.broker.fetch import read_batches
 from myqueue.daemons.broker.proposals import CommandWaiter, Details, ProposalQueue
 from myqueue.daemons.partition.machine import COMMIT, FORGET, TAKE
 from myqueue.daemons.partition.positions import OK
-from myqueue.daemons.raft.types import INDEX, OFFSET, PAYLOAD, TERM, Entry
+from myqueue.daemons.raft.types import INDEX, OFFSET, PAYLOAD, Entry
 from myqueue.wire import protocol
 
 if TYPE_CHECKING:
@@ -293,10 +293,7 @@ class CommitTakeHandler:
         """Answer the requests whose rows these entries carry, with the results of the rows."""
         for entry, result in zip(entries, results, strict=True):
             waiters = queue.waiters_by_index.pop(entry[INDEX], ())
-            if entry[TERM] > queue.newest_term_led:  # another leader's entry is at this index
-                for waiter in waiters:
-                    waiter.fail(errors.OutcomeUnknown.code, None)
-            elif waiters:
+            if waiters:
                 for waiter, value in zip(waiters, result, strict=True):
                     waiter.succeed(value)
 

@@ -33,7 +33,7 @@ from myqueue.daemons.broker.proposals import (
     Verdict,
 )
 from myqueue.daemons.partition.keyed_batches import BatchKey, batch_key
-from myqueue.daemons.raft.types import INDEX, OFFSET, TERM, TIME, Entry
+from myqueue.daemons.raft.types import INDEX, OFFSET, TIME, Entry
 from myqueue.wire import batch, protocol
 from myqueue.wire.batch import KEYED_EPOCH
 
@@ -51,7 +51,6 @@ RESULTS_PER_REPLY_MAX: Final = 4096  # in one PRODUCED
 Buffer = bytes | memoryview
 
 _BUSY: Final = Refused(errors.Busy.code, {"retry_ms": BUSY_RETRY_MS})
-OUTCOME_UNKNOWN: Final = errors.OutcomeUnknown.code
 
 
 class ProduceHandler:
@@ -215,45 +214,34 @@ class ProduceHandler:
     # -- out -----------------------------------------------------------------------------------
 
     def applied(self, queue: ProposalQueue, entries: list[Entry]) -> None:
-        """Settle the batches of these entries: they are committed, on disk on a majority."""
+        """Answer the batches of these entries: they are committed, on disk on a majority."""
         pop, answering = queue.tickets_by_index.pop, self._accounts_with_results
-        # True if another leader's entries took the places of ours: these are not committed.
-        replaced = entries[-1][TERM] > queue.newest_term_led
         done = 0
         for entry in entries:
             ticket = pop(entry[INDEX], None)
             if ticket is None:
                 continue
             account, request, size, repeats = ticket
-            if replaced or repeats is not None:
-                self._settle_unusual(queue, entry, ticket)
-                continue
             ticket[ACCOUNT] = None
             account.inflight_bytes -= size
             done += size
             if not account.results:
                 answering.append(account)
             account.results.append([request, 0, entry[OFFSET], entry[TIME], None])
+            if repeats is not None:
+                for receiver, number in repeats:
+                    self._result(receiver, [number, 0, entry[OFFSET], entry[TIME], None])
         self.inflight_bytes -= done
         self._engine.counts["produced_bytes_total"] += done
 
-    def _settle_unusual(self, queue: ProposalQueue, entry: Entry, ticket: Ticket) -> None:
-        if entry[TERM] > queue.newest_term_led:
-            self.fail([ticket], OUTCOME_UNKNOWN)
-        else:
-            self._settle(ticket, [0, entry[OFFSET], entry[TIME], None])
-
     def fail(self, tickets: list[Ticket], code: int, details: Details = None) -> None:
         for ticket in tickets:
-            self._settle(ticket, [code, 0, 0, details])
-
-    def _settle(self, ticket: Ticket, result: list[Any]) -> None:
-        account, request, size, repeats = ticket
-        ticket[ACCOUNT] = None
-        account.inflight_bytes -= size
-        self.inflight_bytes -= size
-        for receiver, number in ((account, request), *(repeats or ())):
-            self._result(receiver, [number, *result])
+            account, request, size, repeats = ticket
+            ticket[ACCOUNT] = None
+            account.inflight_bytes -= size
+            self.inflight_bytes -= size
+            for receiver, number in ((account, request), *(repeats or ())):
+                self._result(receiver, [number, code, 0, 0, details])
 
     def _refuse(self, account: ClientAccount, request: int, refusal: Refused) -> None:
         self._result(account, [request, refusal.code, 0, 0, refusal.details])

@@ -21,7 +21,7 @@ from myqueue import errors
 from myqueue.daemons.partition.keyed_batches import KEY_REUSED, BatchKey
 from myqueue.daemons.partition.machine import PartitionMachine
 from myqueue.daemons.partition.producers import FENCED, NEW, OUT_OF_SEQUENCE
-from myqueue.daemons.raft.types import COMMAND, DATA, PAYLOAD, Proposal
+from myqueue.daemons.raft.types import COMMAND, DATA, INDEX, PAYLOAD, TERM, Entry, Proposal
 from myqueue.wire import protocol
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ IN_FLIGHT_PER_PRODUCER_MAX: Final = 128  # batches; beyond, applied ones are for
 Buffer = bytes | memoryview
 Details = dict[str, Any] | None
 
-# Places in a ticket. `ACCOUNT` is None once the batch is applied; `REPEATS` is None, or a list of
-# (account, request) that sent the same batch again and get the same answer.
+# Places in a ticket. `ACCOUNT` is None once the batch is settled: applied, or failed. `REPEATS` is
+# None, or a list of (account, request) that sent the same batch again and get the same answer.
 ACCOUNT, REQUEST, BYTES, REPEATS = 0, 1, 2, 3
 Ticket = list[Any]
 _SETTLED: Final[Ticket] = [None, 0, 0, None]  # stands for "no batch before"
@@ -327,6 +327,17 @@ class ProposalQueue:
     def _clear(self) -> None:
         self.new_batches, self.new_tickets = [], []
         self.new_rows, self.new_waiters, self._waiters_by_command = [], [], []
+
+    def pop_replaced(self, entries: list[Entry]) -> tuple[list[Ticket], list[CommandWaiter]]:
+        """Return requests whose entries another leader's took the places of: none is committed.
+
+        Terms never fall in a log, so from the first such entry on nothing here is of these
+        requests.
+        """
+        if entries[-1][TERM] <= self.newest_term_led:
+            return [], []
+        replaced = (entry[INDEX] for entry in entries if entry[TERM] > self.newest_term_led)
+        return self.pop_lost(next(replaced))
 
     def pop_lost(self, first: int) -> tuple[list[Ticket], list[CommandWaiter]]:
         """Return requests whose entries have indexes from `first` on: their outcome is unknown."""

@@ -183,6 +183,7 @@ def test_a_repeat_of_what_is_on_its_way_waits_for_it(world: World) -> None:
     found = {row[0]: row[1:3] for row in envelope[3]}
     assert found == {one: [0, 0], one + 1: [0, 3], one + 2: [0, 0], two: [0, 3]}
     assert world.broker.produce_handler.inflight_bytes == 0
+    assert world.engine.counts["produced_bytes_total"] == len(first) + len(second)
 
 
 def test_gaps_and_old_epochs(world: World) -> None:
@@ -263,6 +264,25 @@ def test_an_entry_of_another_leader_is_no_answer(world: World) -> None:
     log.make([t.Proposal(1, 0, t.DATA, make_batch())], 9)
     world.engine.apply(world.replica)
     assert codes(world.produce()) == [errors.OutcomeUnknown.code]
+
+
+def test_entries_before_those_of_another_leader_are_answered(world: World) -> None:
+    world.engine.apply_at_once = False
+    first = world.ask(protocol.PRODUCE, [GROUP], frames=[make_batch()])
+    world.turn()
+    second = world.ask(protocol.PRODUCE, [GROUP], frames=[make_batch()])
+    third = world.ask(protocol.COMMIT, "a", [[GROUP, 1, 0, 0]])
+    world.turn()
+    log = world.replica.log
+    log.truncate(log.last_index - 1)
+    log.make([t.Proposal(1, 0, t.DATA, make_batch())], 9)
+    world.engine.apply(world.replica)
+    answers = {envelope[1]: envelope for envelope, _ in world.turn()}
+    unknown = errors.OutcomeUnknown.code
+    rows = {row[0]: row[1] for row in answers[protocol.PRODUCED][3]}
+    assert rows == {first: 0, second: unknown}
+    committed = answers[protocol.COMMITTED]
+    assert (committed[2], committed[3][0][1]) == (third, unknown)
 
 
 def test_sequences_after_a_change_of_leader(world: World) -> None:
