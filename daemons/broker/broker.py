@@ -30,6 +30,7 @@ from myqueue.daemons.broker.orders import BrokerOrders, create_replica, unpack_a
 from myqueue.daemons.broker.produce import ProduceHandler
 from myqueue.daemons.broker.proposals import CommandWaiter, ProposalQueue, Refused, Ticket
 from myqueue.daemons.broker.queries import BrokerQueries
+from myqueue.daemons.broker.rebuilds import StalledRecoveries
 from myqueue.daemons.broker.reconcile_members import MemberReconciler
 from myqueue.daemons.broker.retention import Retention
 from myqueue.daemons.partition.machine import PartitionMachine
@@ -74,6 +75,7 @@ class Broker:
         self.fetch_handler = FetchHandler(engine, self.read_rounds)
         self.queries = BrokerQueries(engine, self.queues, self.read_rounds, self.orders)
         self.member_reconciler = MemberReconciler(engine)
+        self.stalled_recoveries = StalledRecoveries(engine)
 
     def make_state_machine(self, group: int, about: bytes) -> PartitionMachine:
         return PartitionMachine()
@@ -224,6 +226,7 @@ class Broker:
             self._next_sweep_at = now + SWEEP_INTERVAL_MS
             self.produce_handler.drop_idle_clients()
             self.queues.drop_idle()
+            self.stalled_recoveries.update()
             self._create_wanted_replicas(self.orders.wanted)
 
     def end_turn(self, now: int) -> None:

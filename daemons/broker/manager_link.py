@@ -16,7 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from myqueue.daemons.broker.orders import OrdersMessage, OrdersParts, parse_orders
-from myqueue.daemons.broker.rebuilds import MISSING, StalledRecoveries
+from myqueue.daemons.broker.rebuilds import MISSING
 from myqueue.daemons.broker.reconcile_members import committed_members
 from myqueue.daemons.partition.machine import PartitionMachine
 from myqueue.daemons.raft.types import incarnation_of
@@ -69,7 +69,6 @@ class ManagerLink:
         self._urgent_pause_ends_at = 0  # `URGENT_BURST` heartbeats ahead of it are allowed
         self._last_heartbeat_at = 0
         self._messages_stored = 0  # in groups that this broker leads, since the last heartbeats
-        self._stalled_recoveries = StalledRecoveries()
 
     # -- heartbeats ----------------------------------------------------------------------------
 
@@ -116,7 +115,6 @@ class ManagerLink:
         if self._is_heartbeat_urgent:
             pause_from = max(now, self._urgent_pause_ends_at)
             self._urgent_pause_ends_at = pause_from + URGENT_INTERVAL_MS
-        self._stalled_recoveries.update(self._engine)
         _add_active(self._active_producers, producers)
         _add_active(self._active_consumers, consumers)
         common = self._common_fields() | {
@@ -195,29 +193,29 @@ class ManagerLink:
         return [[group, incarnation_of(replica_id)] for group, replica_id in held.items()]
 
     def _health_fields(self) -> dict[str, list[list[Any]]]:
-        """Return `health`, and what an older manager reads instead: `lost` and `voteless`.
+        """Return `health`, for people, and `lost`: all replicas that can't take part any more.
 
-        `lost` also has the replicas whose removal is not on the disk yet.
+        Managers plan by `lost`, so it is complete. It also has the replicas whose removal is not on
+        the disk yet.
         """
         engine, missing = self._engine, self._orders.missing.incarnations
-        unhealthy = engine.unhealthy()
-        held = engine.held() if unhealthy else {}
-        rows = [
-            (group, incarnation_of(held[group]), reported.health)
-            for group, reported in unhealthy.items()
-        ]
         lost = missing | {
             group: incarnation_of(replica_id)
             for group, replica_id in engine.removals_in_progress.items()
             if replica_id
         }
-        lost |= {group: incarnation for group, incarnation, health in rows if health.needs_rebuild}
-        voteless = [[group, incarnation] for group, incarnation, health in rows if health.is_open]
-        rows += [(group, incarnation, MISSING.health) for group, incarnation in missing.items()]
+        unhealthy = engine.unhealthy()
+        held = engine.held() if unhealthy else {}
+        rows: list[list[Any]] = []
+        for group, reported in unhealthy.items():
+            incarnation = incarnation_of(held[group])
+            rows.append([group, incarnation, reported.health])
+            if reported.health.needs_rebuild:
+                lost[group] = incarnation
+        rows += [[group, incarnation, MISSING.health] for group, incarnation in missing.items()]
         return {
-            "health": [[*row] for row in rows[:UNHEALTHY_REPORTED_MAX]],
+            "health": rows[:UNHEALTHY_REPORTED_MAX],
             "lost": [[*row] for row in sorted(lost.items())],
-            "voteless": voteless[:UNHEALTHY_REPORTED_MAX],
         }
 
     def _row(self, group: int) -> Row | None:

@@ -88,11 +88,13 @@ class MissingReplicas:
 class StalledRecoveries:
     """Measure how long each replica waits in vain."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         self._waiting_since: dict[int, int] = {}  # group -> time
 
-    def update(self, engine: Engine) -> None:
+    def update(self) -> None:
         """Mark the replicas that wait too long as stalled, and unmark the others."""
+        engine = self._engine
         before, self._waiting_since = self._waiting_since, {}
         for group, replica in engine.replicas.items():
             problem = ""

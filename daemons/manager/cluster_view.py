@@ -99,8 +99,7 @@ _BROKER_FIELDS: Final[dict[str, Callable[[Any], bool]]] = {
     "closed": _is_closed_list,
     "closed_from": _int,
     "closed_total": protocol.optional(_int),
-    "voteless": _pairs,
-    "health": protocol.optional(_is_health_list),
+    "health": _is_health_list,
     "reads_changes": _bool,
 }
 _OPTIONAL: Final[dict[str, Any]] = {
@@ -111,8 +110,7 @@ _OPTIONAL: Final[dict[str, Any]] = {
     "closed": [],
     "closed_from": 0,
     "closed_total": None,
-    "voteless": [],
-    "health": None,
+    "health": [],
     "reads_changes": False,
     "blank": False,
 }
@@ -188,7 +186,7 @@ class BrokerStatus:
     damaged: list[dict[str, Any]] = field(default_factory=list)  # segments under repair
     # Closed replicas by their place in the whole list; a heartbeat carries a part of it.
     closed_rows: dict[int, dict[str, Any]] = field(default_factory=dict)
-    # Group -> health of its replica, if not healthy; "": an older broker does not say which.
+    # Group -> health of its replica, if not healthy; for people, and perhaps not complete.
     health: dict[int, str] = field(default_factory=dict)
     reads_changes: bool = False  # orders may name changes only, and come in parts
 
@@ -266,10 +264,7 @@ class ClusterView:
         life.held_changes += unusable != life.unusable
         life.unusable = unusable
         life.take_closed(beat["closed_from"], beat["closed_total"], beat["closed"])
-        unhealthy = beat["health"]
-        if unhealthy is None:  # of an older broker
-            unhealthy = [[*row, ""] for row in beat["voteless"]]
-        life.health = {group: word for group, _, word in unhealthy}
+        life.health = {group: word for group, _, word in beat["health"]}
         if beat["full"] and beat["held"] is not None:
             held = dict(beat["held"])
             life.held_changes += held != life.held

@@ -31,10 +31,6 @@ class ReplicaHealth(StrEnum):
         return self is ReplicaHealth.HEALTHY
 
     @property
-    def is_open(self) -> bool:
-        return self not in NOT_OPEN
-
-    @property
     def needs_rebuild(self) -> bool:
         """Whether only a replica with another id can take part in its place."""
         return self in NOT_OPEN or self is ReplicaHealth.RECOVERY_STALLED

@@ -231,6 +231,7 @@ def test_r2_who_waits_in_vain_for_a_newer_term_is_replaced(world: World) -> None
     def lost_after(ms: int) -> Any:
         for _ in range(ms // 1000):
             world.engine.now += 1000
+            world.broker.tick(world.engine.now)
             found = later(world)[0][2]["lost"]
         return found
 
@@ -251,11 +252,11 @@ def test_r2_who_waits_in_vain_for_a_newer_term_is_replaced(world: World) -> None
 
 def test_r2_the_managers_are_told_who_can_not_vote(world: World) -> None:
     own = [GROUP, world.replica.replica_id & 0xFFFFFFFF]
-    assert later(world)[0][2]["voteless"] == []
+    assert later(world)[0][2]["health"] == []
     world.replica.raft.health = ReplicaHealth.RECOVERING
-    assert later(world)[0][2]["voteless"] == [own]
+    assert later(world)[0][2]["health"] == [[*own, "recovering"]]
     world.replica.raft.health = ReplicaHealth.REPAIRING
-    assert later(world)[0][2]["voteless"] == [own]
+    assert later(world)[0][2]["health"] == [[*own, "repairing"]]
 
 
 def test_one_that_only_can_not_serve_is_not_lost(world: World) -> None:

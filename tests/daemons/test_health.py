@@ -74,7 +74,7 @@ def test_the_table_names_states_and_leads_from_none_that_is_not_open() -> None:
     for before, after in TRANSITIONS.items():
         assert {ReplicaHealth(one) for one in after.split()} and before not in after.split()
     assert not any(may_follow(one, other) for one in NOT_OPEN for other in ReplicaHealth)
-    assert {one for one in ReplicaHealth if one.is_open} == set(FACTS)
+    assert set(ReplicaHealth) - NOT_OPEN == set(FACTS)
     assert [one for one in ReplicaHealth if one.votes] == [ReplicaHealth.HEALTHY]
     rebuilt = {one for one in ReplicaHealth if one.needs_rebuild}
     assert rebuilt == {*NOT_OPEN, ReplicaHealth.RECOVERY_STALLED}
@@ -221,12 +221,17 @@ def test_a_recovery_stalls_and_goes_on(world: World) -> None:
     raft.config = t.Config((world.replica.replica_id, t.replica_id(2, 7)))
     world.replica.leader_node, raft.started_term = 2, raft.term
     world.replica.note_health(world.engine.report)  # as the engine does when it opens a replica
+    world.broker.tick(world.engine.now)
     assert later(world)[0][2]["health"] == [[OWN, own, "recovering"]]
     world.engine.now += 31_000
+    assert later(world)[0][2]["health"] == [[OWN, own, "recovering"]], "sending changes nothing"
+    world.broker.tick(world.engine.now)
     state = later(world)[0][2]
     assert state["health"] == [[OWN, own, "recovery-stalled"]]
-    assert state["lost"] == state["voteless"] == [[OWN, own]], "for older managers"
+    assert state["lost"] == [[OWN, own]]
     raft.term += 1
+    world.engine.now += 1000
+    world.broker.tick(world.engine.now)
     assert later(world)[0][2]["health"] == [[OWN, own, "recovering"]]
     stalled = "recovery-stalled"
     assert changes[:2] == [("start", "recovering"), ("recovering", stalled)]
@@ -251,19 +256,14 @@ WORDS = [one for one in ReplicaHealth if one is not ReplicaHealth.HEALTHY]
 
 
 @pytest.mark.parametrize("word", [*WORDS, "of a newer broker"])
-def test_a_heartbeat_of_an_older_broker_gives_the_same_plan(word: str) -> None:
-    """It has `lost` and `voteless`, and no `health`."""
-    plans, problems = zip(
-        *(seen_by_managers(word, is_old=old) for old in (True, False)), strict=True
-    )
-    assert plans[0] == plans[1]
-    assert bool(plans[0]) == (word in WORDS and ReplicaHealth(word).needs_rebuild)
-    old, new = problems
-    assert old["voteless"] == new["voteless"] == ([] if word in NOT_OPEN else [2])
-    assert new["health"] == {"2": word}
+def test_managers_plan_by_what_is_lost_and_show_the_health(word: str) -> None:
+    moves, problem = seen_by_managers(word)
+    assert bool(moves) == (word in WORDS and ReplicaHealth(word).needs_rebuild)
+    assert problem["voteless"] == ([] if word in NOT_OPEN else [2])
+    assert problem["health"] == {"2": word}
 
 
-def seen_by_managers(word: str, *, is_old: bool) -> tuple[list[Any], Any]:
+def seen_by_managers(word: str) -> tuple[list[Any], Any]:
     """Moves that managers plan, and the problem of a partition whose leader is silent then."""
     cluster = ManagerCluster(brokers=3, managers=1)
     cluster.update("create_topic", topic="orders", partitions=1, replication=3)
@@ -272,8 +272,7 @@ def seen_by_managers(word: str, *, is_old: bool) -> tuple[list[Any], Any]:
     row = [group, broker.incarnation_of(group)]
     state = ReplicaHealth(word) if word in WORDS else ReplicaHealth.REPAIRING
     broker.lost = [row] if state.needs_rebuild else []
-    broker.voteless = [row] if state.is_open else []
-    broker.health = None if is_old else [[*row, word]]
+    broker.health = [[*row, word]]
     broker.full = True
     cluster.beat_all()
     view = cluster.manager._heartbeats.cluster_view
@@ -293,4 +292,4 @@ def test_a_heartbeat_with_a_malformed_health_is_refused() -> None:
     for wrong in ({}, [[1, 2]], [[1, 2, 3]], [[1, 2, "x" * 33]], [[1, 2, "closed"]] * 1001):
         with pytest.raises(InvalidRequest, match="health"):
             parse_heartbeat(cluster.brokers[1].state(health=wrong), _BROKER_FIELDS)
-    assert parse_heartbeat(cluster.brokers[1].state(), _BROKER_FIELDS)["health"] is None
+    assert parse_heartbeat(cluster.brokers[1].state(), _BROKER_FIELDS)["health"] == []

@@ -327,8 +327,7 @@ class FakeBroker:
         self.founders: list[list[Any]] = []  # of those that may not be founded yet
         self.members: dict[int, list[list[Any]]] = {}  # of groups that it leads
         self.lost: list[list[int]] = []
-        self.voteless: list[list[int]] = []
-        self.health: list[list[Any]] | None = None  # an older broker does not send it
+        self.health: list[list[Any]] = []
         self.leads: dict[int, int] = {}  # group -> term
         self.follows: dict[int, int] = {}  # group -> node of its leader, as it knows it
         self.ends: dict[int, int] = {}
@@ -364,7 +363,6 @@ class FakeBroker:
                 for group in sorted(self.groups)
             ],
             "lost": self.lost,
-            "voteless": self.voteless,
             "health": self.health,
             "producers": [],
             "consumers": [],
