@@ -21,12 +21,11 @@ from typing import TYPE_CHECKING, Any, Final
 from myqueue import errors
 from myqueue.daemons.broker.commit_take import CommitTakeHandler
 from myqueue.daemons.broker.fetch import FetchHandler
-from myqueue.daemons.broker.followed_orders import FollowedOrders
 from myqueue.daemons.broker.group_queues import GroupQueues
 from myqueue.daemons.broker.key_ageing import KeyAgeing
 from myqueue.daemons.broker.manager_answers import JoinStatus, ManagerAnswers
 from myqueue.daemons.broker.manager_link import ManagerLink
-from myqueue.daemons.broker.orders import BrokerOrders, create_replica, unpack_about
+from myqueue.daemons.broker.orders import BrokerOrders, FollowedOrders, create_replica, unpack_about
 from myqueue.daemons.broker.produce import ProduceHandler
 from myqueue.daemons.broker.proposals import CommandWaiter, ProposalQueue, Refused, Ticket
 from myqueue.daemons.broker.queries import BrokerQueries
@@ -40,14 +39,12 @@ from myqueue.wire import protocol
 
 if TYPE_CHECKING:
     from myqueue.daemons.config import DaemonConfig
-    from myqueue.daemons.interfaces import Client, Peer
+    from myqueue.daemons.interfaces import Buffer, Client, Peer
     from myqueue.daemons.replication.engine import Engine
     from myqueue.daemons.replication.replica import Replica
 
 SWEEP_INTERVAL_MS: Final = 1000
 TRANSFER_RETRY_MS: Final = 500
-
-Buffer = bytes | memoryview
 
 
 class Broker:

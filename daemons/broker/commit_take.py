@@ -14,13 +14,17 @@ and takes of one client an answer (TAKEN), with each batch in it once.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from myqueue import errors
-from myqueue.daemons.broker.fetch import read_batches
 from myqueue.daemons.broker.proposals import CommandWaiter, Details, ProposalQueue
+from myqueue.daemons.broker.replies import (
+    RETRY_MS,
+    PartsReply,
+    check_consumer_name,
+    read_batches,
+)
 from myqueue.daemons.partition.machine import COMMIT, FORGET, TAKE
 from myqueue.daemons.partition.positions import OK
 from myqueue.daemons.raft.types import INDEX, OFFSET, PAYLOAD, Entry
@@ -28,7 +32,7 @@ from myqueue.wire import protocol
 
 if TYPE_CHECKING:
     from myqueue.daemons.broker.group_queues import GroupQueues
-    from myqueue.daemons.interfaces import Client
+    from myqueue.daemons.interfaces import Buffer, Client
     from myqueue.daemons.replication.engine import Engine
     from myqueue.daemons.replication.replica import Replica
 
@@ -39,35 +43,6 @@ REPLY_ROWS_MAX: Final = 4096
 REPLY_BATCHES_MAX: Final = 4096
 REPLY_BYTES_MAX: Final = 32 << 20  # but for a single larger batch
 INDEX_ROWS_PER_TAKE_MAX: Final = 4096  # examined to see what fits
-_CONSUMER_PATTERN = re.compile(r"(?:group/)?[A-Za-z0-9._-]{1,200}")
-
-
-def check_consumer_name(consumer: str) -> None:
-    if not _CONSUMER_PATTERN.fullmatch(consumer):
-        raise errors.InvalidName(f"{consumer[:220]!r} names no consumer: an id, or group/NAME")
-
-
-class PartsReply:
-    """The reply to a request of several parts: a row for each, sent when the last is known."""
-
-    __slots__ = ("_client", "_engine", "_kind", "_request", "_rows", "_rows_left")
-
-    def __init__(self, engine: Engine, client: Client, kind: int, request: int, parts: int) -> None:
-        self._engine, self._client, self._kind, self._request = engine, client, kind, request
-        self._rows: list[list[Any]] = [[] for _ in range(parts)]
-        self._rows_left = parts
-        if not parts:
-            self._send()
-
-    def fill(self, place: int, row: list[Any]) -> None:
-        self._rows[place] = row
-        self._rows_left -= 1
-        if not self._rows_left:
-            self._send()
-
-    def _send(self) -> None:
-        frame = protocol.encode(self._kind, self._request, self._rows)
-        self._engine.reply(self._client, [frame])
 
 
 class _CommitPart:
@@ -115,7 +90,7 @@ class _TakenReply:
 
     def __init__(self) -> None:
         self.rows: list[list[Any]] = []
-        self.frames: list[bytes | memoryview] = []
+        self.frames: list[Buffer] = []
         self.frame_numbers: dict[tuple[int, int], int] = {}  # (group, index) -> place in frames
         self.payload_bytes = 0
 
@@ -284,7 +259,7 @@ class CommitTakeHandler:
 
     def _add_row(self, queue: ProposalQueue, row: list[Any], waiter: CommandWaiter) -> None:
         if len(queue.new_rows) >= ROWS_PER_TURN_MAX:
-            waiter.fail(errors.Busy.code, {"retry_ms": 50})
+            waiter.fail(errors.Busy.code, {"retry_ms": RETRY_MS})
         else:
             queue.add_row(row, waiter)
             self._queues.propose_with_turn(queue)

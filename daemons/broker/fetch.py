@@ -23,13 +23,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from myqueue import errors
+from myqueue.daemons.broker.replies import RETRY_MS, read_batches
 from myqueue.daemons.partition.machine import PartitionMachine
-from myqueue.daemons.raft.types import COUNT, DATA, INDEX, OFFSET, PAYLOAD, TIME, TYPE, Entry
+from myqueue.daemons.raft.types import COUNT, OFFSET, PAYLOAD, TIME, Entry
 from myqueue.daemons.replication.read_ahead import ReadAhead
 from myqueue.wire import protocol
 
 if TYPE_CHECKING:
-    from myqueue.daemons.interfaces import Client
+    from myqueue.daemons.interfaces import Buffer, Client
     from myqueue.daemons.read_rounds import ReadRounds
     from myqueue.daemons.replication.engine import Engine
     from myqueue.daemons.replication.replica import Replica
@@ -41,49 +42,6 @@ PARTS_MAX: Final = 4096
 WAITERS_MAX: Final = 16_384
 WAITERS_PER_CLIENT_MAX: Final = 1024
 SLOT_MS: Final = 50  # deadlines are checked so often
-
-Buffer = bytes | memoryview
-
-
-def read_batches(
-    replica: Replica, offset: int, end: int, bytes_max: int, frames_max: int, at_least_one: bool
-) -> list[Entry]:
-    """Return entries with messages offset … end - 1; the first may begin before `offset`.
-
-    Raises EntryMissing or CorruptData if not even the first can be read.
-    """
-    index = replica.index_at_offset(offset)
-    if index is None:
-        raise errors.EntryMissing(f"offset {offset} is not in the log")
-    applied = replica.machine.applied_index
-    out: list[Entry] = []
-    entries_max = 0
-    while index <= applied and len(out) < frames_max and (bytes_max > 0 or at_least_one):
-        if offset >= end:
-            break
-        # An entry has a message at least; among commands, which have none, look further each time.
-        entries_max = min(frames_max - len(out), max(2 * entries_max, end - offset))
-        last = min(applied, index + entries_max - 1)
-        try:
-            entries = replica.read(index, last, max(bytes_max, 1))
-        except errors.MyQueueError:
-            if not out:
-                raise
-            break  # intact batches are served; the next request gets the error
-        index = entries[-1][INDEX] + 1
-        for entry in entries:
-            if entry[TYPE] != DATA:
-                continue
-            size = len(entry[PAYLOAD])
-            if entry[OFFSET] >= end or (size > bytes_max and not at_least_one):
-                return out
-            at_least_one = False
-            bytes_max -= size
-            out.append(entry)
-            offset = entry[OFFSET] + entry[COUNT]
-        if out and bytes_max < len(out[-1][PAYLOAD]):
-            break  # the next one would hardly fit: it is not read for nothing
-    return out
 
 
 class WaitingFetch:
@@ -218,7 +176,7 @@ class FetchHandler:
                 replica.uid, offset, bytes_left, frames_left
             ) or read_batches(replica, offset, end, bytes_left, frames_left, not answer.frames)
         except errors.EntryMissing:  # it is being filled after a leader's snapshot
-            code, details = errors.NotReady.code, {"retry_ms": 50}
+            code, details = errors.NotReady.code, {"retry_ms": RETRY_MS}
         except errors.MyQueueError as error:
             self._engine.counts["reads_failed_total"] += 1
             code, details = error.code, {"message": str(error)}

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from myqueue import errors
 from myqueue.daemons.broker.proposals import ProposalQueue, Refused
+from myqueue.daemons.broker.replies import RETRY_MS
 from myqueue.daemons.partition.machine import PartitionMachine
 
 if TYPE_CHECKING:
-    from myqueue.daemons.broker.followed_orders import FollowedOrders
+    from myqueue.daemons.broker.orders import FollowedOrders
     from myqueue.daemons.replication.engine import Engine
     from myqueue.daemons.replication.replica import Replica
 
@@ -122,7 +123,7 @@ class GroupQueues:
         if replica is None:
             return Refused(errors.UnknownPartition.code, None)
         if replica.is_leader:
-            return Refused(errors.NotReady.code, {"retry_ms": 50})
+            return Refused(errors.NotReady.code, {"retry_ms": RETRY_MS})
         leader = replica.leader_node
         if not leader or leader == self._engine.node:
             return Refused(errors.NotLeader.code, None)

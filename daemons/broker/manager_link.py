@@ -6,7 +6,7 @@ groups that changed since the last one that this manager answered, or all groups
 (`more`). Nothing is remembered over a restart: the first heartbeat to each manager is full.
 
 A manager answers with ORDERS. This module reads them and notes what they acknowledge;
-`followed_orders` decides which count.
+`FollowedOrders` decides which count.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from myqueue.daemons.raft.types import incarnation_of
 from myqueue.wire import protocol
 
 if TYPE_CHECKING:
-    from myqueue.daemons.broker.followed_orders import FollowedOrders
     from myqueue.daemons.broker.manager_answers import ManagerAnswers
+    from myqueue.daemons.broker.orders import FollowedOrders
     from myqueue.daemons.config import DaemonConfig
     from myqueue.daemons.replication.engine import Engine
 

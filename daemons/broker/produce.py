@@ -32,6 +32,7 @@ from myqueue.daemons.broker.proposals import (
     Ticket,
     Verdict,
 )
+from myqueue.daemons.broker.replies import RETRY_MS
 from myqueue.daemons.partition.keyed_batches import BatchKey, batch_key
 from myqueue.daemons.raft.types import INDEX, OFFSET, TIME, Entry
 from myqueue.wire import batch, protocol
@@ -40,17 +41,14 @@ from myqueue.wire.batch import KEYED_EPOCH
 if TYPE_CHECKING:
     from myqueue.daemons.broker.group_queues import GroupQueues
     from myqueue.daemons.broker.key_ageing import KeyAgeing
-    from myqueue.daemons.interfaces import Client
+    from myqueue.daemons.interfaces import Buffer, Client
     from myqueue.daemons.replication.engine import Engine
 
 CLIENT_INFLIGHT_BYTES_MAX: Final = 32 << 20
 DAEMON_INFLIGHT_BYTES_MAX: Final = 128 << 20
-BUSY_RETRY_MS: Final = 50
 RESULTS_PER_REPLY_MAX: Final = 4096  # in one PRODUCED
 
-Buffer = bytes | memoryview
-
-_BUSY: Final = Refused(errors.Busy.code, {"retry_ms": BUSY_RETRY_MS})
+_BUSY: Final = Refused(errors.Busy.code, {"retry_ms": RETRY_MS})
 
 
 class ProduceHandler:

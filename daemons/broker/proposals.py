@@ -25,13 +25,12 @@ from myqueue.daemons.raft.types import COMMAND, DATA, INDEX, PAYLOAD, TERM, Entr
 from myqueue.wire import protocol
 
 if TYPE_CHECKING:
-    from myqueue.daemons.interfaces import Client
+    from myqueue.daemons.interfaces import Buffer, Client
     from myqueue.daemons.replication.replica import Replica
 
 COMMAND_ROWS_MAX: Final = 4096  # in one entry
 IN_FLIGHT_PER_PRODUCER_MAX: Final = 128  # batches; beyond, applied ones are forgotten
 
-Buffer = bytes | memoryview
 Details = dict[str, Any] | None
 
 # Places in a ticket. `ACCOUNT` is None once the batch is settled: applied, or failed. `REPEATS` is
@@ -243,13 +242,13 @@ class ProposalQueue:
         """Return the batch that came before; None if it can't be read."""
         try:
             if isinstance(earlier, Stored):
-                return cast(Buffer, self.replica.entry_at_offset(earlier.offset)[PAYLOAD])
+                return cast("Buffer", self.replica.entry_at_offset(earlier.offset)[PAYLOAD])
             for (_, payload), ticket in zip(self.new_batches, self.new_tickets, strict=True):
                 if ticket is earlier.ticket:
                     return payload
             for index, ticket in self.tickets_by_index.items():
                 if ticket is earlier.ticket:
-                    return cast(Buffer, self.replica.read(index, index, 1)[0][PAYLOAD])
+                    return cast("Buffer", self.replica.read(index, index, 1)[0][PAYLOAD])
         except errors.MyQueueError:
             pass
         return None

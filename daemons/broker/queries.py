@@ -13,14 +13,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from myqueue import errors
-from myqueue.daemons.broker.commit_take import PartsReply, check_consumer_name
+from myqueue.daemons.broker.replies import PartsReply, check_consumer_name
 from myqueue.daemons.partition.machine import PartitionMachine
 from myqueue.daemons.raft.describe import describe_raft_node
 from myqueue.wire import protocol
 
 if TYPE_CHECKING:
-    from myqueue.daemons.broker.followed_orders import FollowedOrders
     from myqueue.daemons.broker.group_queues import GroupQueues
+    from myqueue.daemons.broker.orders import FollowedOrders
     from myqueue.daemons.interfaces import Client
     from myqueue.daemons.read_rounds import ReadRounds
     from myqueue.daemons.replication.engine import Engine

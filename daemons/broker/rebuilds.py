@@ -14,15 +14,16 @@ the term never comes. Rebuilt under another id, the replica counts as soon as it
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from myqueue.daemons.broker.orders import WantedReplica, is_held
 from myqueue.daemons.raft.health import START, ReplicaHealth, Unhealthy
+from myqueue.daemons.raft.types import incarnation_of
 from myqueue.daemons.replication.replica import report_health
 
 if TYPE_CHECKING:
+    from myqueue.daemons.broker.orders import WantedReplica
     from myqueue.daemons.replication.engine import Engine
     from myqueue.daemons.replication.replica import Replica
 
@@ -83,6 +84,11 @@ class MissingReplicas:
         with suppress(OSError):  # on a disk that fails it is tried again
             engine.log.clear_unknown_loss()
             self._is_loss_cleared = True
+
+
+def is_held(held: Mapping[int, int], group: int, incarnation: int) -> bool:
+    """True if `held` (group -> replica id) has this replica, or one of an unknown incarnation."""
+    return group in held and incarnation_of(held[group]) in (incarnation, 0)
 
 
 class StalledRecoveries:
