@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 SWEEP_INTERVAL_MS: Final = 1000
 TRANSFER_RETRY_MS: Final = 500
+OUTCOME_UNKNOWN: Final = Refused(errors.OutcomeUnknown.code, None)
 
 
 class Broker:
@@ -124,38 +125,10 @@ class Broker:
     def before_turn_ends(self, now: int) -> None:
         """Propose the requests of this turn, one proposal for each group."""
         self.key_ageing.before_turn_ends(now)
-        for queue in self.queues.pop_to_propose():
-            if queue.new_batches or queue.new_rows:
-                self._propose(queue)
+        self.queues.propose_all(self._fail)
 
-    def _propose(self, queue: ProposalQueue) -> None:
-        replica = queue.replica
-        if queue.term != replica.raft.term or not replica.is_leader:
-            self._refuse_unproposed(queue, self.queues.refusal(replica.uid))
-            return
-        has_messages = bool(queue.new_batches)
-        try:
-            if not has_messages:
-                self._engine.disk.check_room_for_commands()
-            items = queue.build_proposals(self._engine.wall_ms())
-            first = self._engine.propose(replica, items, urgent=not has_messages)
-        except errors.NotLeader:
-            self._refuse_unproposed(queue, self.queues.refusal(replica.uid))
-        except errors.MyQueueError as error:
-            retry_ms = 1000 if error.code == errors.DiskFull.code else 50
-            refusal = Refused(error.code, {"message": str(error), "retry_ms": retry_ms})
-            if has_messages and queue.new_rows:
-                # Commands may still have room when messages have none.
-                self.produce_handler.fail(queue.withdraw_batches(), *refusal)
-                self._propose(queue)
-            else:
-                self._refuse_unproposed(queue, refusal)
-        else:
-            queue.mark_proposed(first)
-
-    def _refuse_unproposed(self, queue: ProposalQueue, refusal: Refused) -> None:
-        """Refuse this turn's requests: certainly none of them was carried out."""
-        tickets, waiters = queue.withdraw()
+    def _fail(self, tickets: list[Ticket], waiters: list[CommandWaiter], refusal: Refused) -> None:
+        """Answer requests that fail."""
         self.produce_handler.fail(tickets, *refusal)
         for waiter in waiters:
             waiter.fail(*refusal)
@@ -164,11 +137,12 @@ class Broker:
         group = replica.uid
         queue = self.queues.get(group)
         if queue is not None:
-            self._fail_unknown(*queue.pop_replaced(entries))
-            if queue.tickets_by_index:
-                self.produce_handler.applied(queue, entries)
-            if queue.waiters_by_index:
-                self.commit_take_handler.applied(queue, entries, results)
+            lost = queue.pop_replaced(entries)
+            if lost is not None:
+                self._fail(*lost, OUTCOME_UNKNOWN)
+            self.produce_handler.applied(queue, entries)
+            for waiter, result in queue.pop_applied_rows(entries, results):
+                waiter.succeed(result)
             if queue.term:
                 last = entries[-1]
                 self.manager_link.count_stored(last[OFFSET] + last[COUNT] - entries[0][OFFSET])
@@ -178,13 +152,7 @@ class Broker:
     def dropped(self, replica: Replica, first_index: int) -> None:
         queue = self.queues.get(replica.uid)
         if queue is not None:
-            self._fail_unknown(*queue.pop_lost(first_index))
-
-    def _fail_unknown(self, tickets: list[Ticket], waiters: list[CommandWaiter]) -> None:
-        """Answer requests whose entries may be lost: their outcome is unknown."""
-        self.produce_handler.fail(tickets, errors.OutcomeUnknown.code)
-        for waiter in waiters:
-            waiter.fail(errors.OutcomeUnknown.code, None)
+            self._fail(*queue.pop_lost(first_index), OUTCOME_UNKNOWN)
 
     def changed(self, replica: Replica) -> None:
         group = replica.uid
@@ -204,7 +172,7 @@ class Broker:
     def _refuse_waiting(self, queue: ProposalQueue) -> None:
         """Refuse the requests that are not proposed yet: the group is not led here any more."""
         refusal = self.queues.refusal(queue.replica.uid)
-        self._refuse_unproposed(queue, refusal)
+        self._fail(*queue.withdraw(), refusal)
         self.produce_handler.refuse_held(queue, refusal)
 
     def read_ready(self, context: int) -> None:
@@ -330,7 +298,7 @@ class Broker:
         self.read_rounds.leadership_lost(group)
         if queue is not None:
             self._refuse_waiting(queue)
-            self._fail_unknown(*queue.pop_lost(0))
+            self._fail(*queue.pop_lost(0), OUTCOME_UNKNOWN)
         self.fetch_handler.removed(group)
 
     def _gauges(self) -> dict[str, int]:

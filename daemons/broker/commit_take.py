@@ -258,19 +258,11 @@ class CommitTakeHandler:
             self._active_consumers.add(int(consumer))
 
     def _add_row(self, queue: ProposalQueue, row: list[Any], waiter: CommandWaiter) -> None:
-        if len(queue.new_rows) >= ROWS_PER_TURN_MAX:
+        if queue.new_rows >= ROWS_PER_TURN_MAX:
             waiter.fail(errors.Busy.code, {"retry_ms": RETRY_MS})
         else:
             queue.add_row(row, waiter)
             self._queues.propose_with_turn(queue)
-
-    def applied(self, queue: ProposalQueue, entries: list[Entry], results: list[Any]) -> None:
-        """Answer the requests whose rows these entries carry, with the results of the rows."""
-        for entry, result in zip(entries, results, strict=True):
-            waiters = queue.waiters_by_index.pop(entry[INDEX], ())
-            if waiters:
-                for waiter, value in zip(waiters, result, strict=True):
-                    waiter.succeed(value)
 
     def pop_active_consumers(self) -> set[int]:
         """Return the consumers with a numeric id that committed or took since the last call."""

@@ -1,20 +1,21 @@
 """The proposal queues of this broker's groups, and the reason why a group can't be written to.
 
-A queue is created when a client first writes to a group that is led here. It *is led* while its
-replica leads and is ready: only then requests may be added to it. A queue that is neither led nor
-waited for is dropped.
+A queue is created when its group's replica leads here and is ready, or earlier for a batch that
+waits for that. It *is led* while its replica leads and is ready: only then requests may be added to
+it. A queue that is neither led nor waited for is dropped.
 
 `Broker` opens and closes the queues as leadership changes. The handlers of requests read `led` and
-say with `propose_with_turn` which queues got a request in this turn.
+say with `propose_with_turn` which queues got a request in this turn. `propose_all` makes one
+proposal of each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from myqueue import errors
-from myqueue.daemons.broker.proposals import ProposalQueue, Refused
+from myqueue.daemons.broker.proposals import CommandWaiter, ProposalQueue, Refused, Ticket
 from myqueue.daemons.broker.replies import RETRY_MS
 from myqueue.daemons.partition.machine import PartitionMachine
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 BATCH_BYTES_MAX: Final = 16 << 20  # whatever a topic allows
 BATCH_OVERHEAD_BYTES: Final = 1024
 BATCHES_PER_SEGMENT_MIN: Final = 4  # the journal refuses larger records
+DISK_FULL_RETRY_MS: Final = 1000
+
+FailRequests = Callable[[list[Ticket], list[CommandWaiter], Refused], None]
 
 
 class GroupQueues:
@@ -71,10 +75,40 @@ class GroupQueues:
         """Have the broker propose this queue's requests when the turn ends."""
         self._to_propose[queue] = None
 
-    def pop_to_propose(self) -> Iterable[ProposalQueue]:
-        """Return the queues that got requests in this turn, once."""
+    def propose_all(self, fail: FailRequests) -> None:
+        """Propose the requests of this turn; those that can't be proposed fail."""
         queues, self._to_propose = self._to_propose, {}
-        return queues
+        for queue in queues:
+            if queue.has_new_batches or queue.new_rows:
+                self._propose(queue, fail)
+
+    def _propose(self, queue: ProposalQueue, fail: FailRequests) -> None:
+        """Propose batches and commands together, else the commands alone: these may have room."""
+        refusal = self._try_propose(queue)
+        if refusal is not None and queue.has_new_batches:
+            fail(queue.withdraw_batches(), [], refusal)
+            refusal = self._try_propose(queue) if queue.new_rows else None
+        if refusal is not None:
+            fail(*queue.withdraw(), refusal)
+
+    def _try_propose(self, queue: ProposalQueue) -> Refused | None:
+        """Propose all requests of the queue; else return why that can't be done."""
+        engine, replica, is_urgent = self._engine, queue.replica, not queue.has_new_batches
+        if queue.term != replica.raft.term or not replica.is_leader:
+            return self.refusal(replica.uid)
+        try:
+            if is_urgent:
+                engine.disk.check_room_for_commands()
+            items, waiters_by_command = queue.build_proposals(engine.wall_ms())
+            first = engine.propose(replica, items, urgent=is_urgent)
+        except errors.NotLeader:
+            return self.refusal(replica.uid)
+        except errors.MyQueueError as error:
+            is_full = error.code == errors.DiskFull.code
+            retry_ms = DISK_FULL_RETRY_MS if is_full else RETRY_MS
+            return Refused(error.code, {"message": str(error), "retry_ms": retry_ms})
+        queue.mark_proposed(first, waiters_by_command)
+        return None
 
     def remove(self, group: int) -> ProposalQueue | None:
         """Remove and return the queue of a group whose replica is not here any more."""
@@ -84,8 +118,7 @@ class GroupQueues:
     def drop_idle(self) -> None:
         """Drop what needs no memory any more: applied batches, and queues without requests."""
         for queue in self.led.values():
-            if queue.in_flight or queue.in_flight_by_key:
-                queue.drop_applied()
+            queue.drop_applied()
         idle = [uid for uid, queue in self._queues.items() if not queue.term and queue.is_idle]
         for group in idle:
             del self._queues[group]

@@ -121,10 +121,7 @@ class ProduceHandler:
             return
         account.inflight_bytes += size
         self.inflight_bytes += size
-        # Inline for each batch: a method for the two lists takes 57 ns more, 2 % of the way in.
-        queue.new_batches.append((count, frame))
-        queue.new_tickets.append(ticket)
-        if len(queue.new_batches) == 1:
+        if queue.add_batch(count, frame, ticket):
             self._queues.propose_with_turn(queue)
 
     def _judge_keyed(
@@ -133,7 +130,7 @@ class ProduceHandler:
         """Judge a batch that has a key of its own, and note it if it is new."""
         verdict = queue.judge_key(key, count)
         if verdict is None:
-            queue.in_flight_by_key[key] = count, ticket
+            queue.record_new_key(key, count, ticket)
             self._key_ageing.make_first_step_due(queue)
         elif not isinstance(verdict, Refused) and not _is_repeat(queue, verdict, frame):
             return REFUSED_KEY
@@ -213,8 +210,7 @@ class ProduceHandler:
 
     def applied(self, queue: ProposalQueue, entries: list[Entry]) -> None:
         """Answer the batches of these entries: they are committed, on disk on a majority."""
-        pop, answering = queue.tickets_by_index.pop, self._accounts_with_results
-        done = 0
+        pop, answering, done = queue.pop_ticket, self._accounts_with_results, 0
         for entry in entries:
             ticket = pop(entry[INDEX], None)
             if ticket is None:

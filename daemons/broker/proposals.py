@@ -1,9 +1,9 @@
 """The leader's side of one group: requests to propose, and requests that wait for a proposal.
 
-A `ProposalQueue` exists for each group that clients write to at this broker. While its replica
-leads and is ready, it knows everything in the log: the applied entries (the machine's sessions),
-and those proposed and not applied yet (`in_flight`). So a batch is judged when it comes, and
-proposed entries need no second judgement when they are applied.
+A `ProposalQueue` exists for each group that is led here. While its replica leads and is ready, it
+knows everything in the log: the applied entries (the machine's sessions), and those proposed and
+not applied yet (`in_flight`). So a batch is judged when it comes, and proposed entries need no
+second judgement when they are applied.
 
 Requests of one turn collect here, and one `engine.propose` gets them all. A batch waits for its
 result as a *ticket*, a row of a command as a `CommandWaiter`. A ticket is a list, [account,
@@ -14,7 +14,6 @@ takes 63 ns; with a class with slots 132 ns.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
 from myqueue import errors
@@ -130,75 +129,84 @@ class CommandWaiter(Protocol):
 
 
 class ProposalQueue:
-    """Requests of one group.
-
-    `new_batches` and `new_tickets` are of equal length: only `ProduceHandler` appends to them. So
-    are `new_rows` and `new_waiters`: only `add_row` appends to them.
-    """
+    """Requests of one group."""
 
     __slots__ = (
         "replica",
         "machine",
         "term",
-        "newest_term_led",
         "last_stamp_ms",
         "batch_bytes_max",
         "in_flight",
-        "in_flight_by_key",
         "held_batches",
-        "new_batches",
-        "new_tickets",
-        "new_rows",
-        "new_waiters",
-        "_waiters_by_command",
-        "tickets_by_index",
-        "waiters_by_index",
+        "_newest_term_led",
+        "_in_flight_by_key",
+        "_new_batches",
+        "_new_rows",
+        "pop_ticket",
+        "_tickets_by_index",
+        "_waiters_by_index",
     )
 
     def __init__(self, replica: Replica, machine: PartitionMachine) -> None:
         self.replica, self.machine = replica, machine
         self.term = 0  # in which this replica leads and is ready; else 0
-        self.newest_term_led = 0  # the last such term: of the newest entry that a request waits for
         self.last_stamp_ms = 0  # of the last entry
         self.batch_bytes_max = 0  # set by `GroupQueues`, from the topic's settings
-        self.in_flight: dict[int, InFlightBatches] = {}
-        self.in_flight_by_key: dict[BatchKey, tuple[int, Ticket]] = {}  # (messages, ticket)
+        self.in_flight: dict[int, InFlightBatches] = {}  # by producer
         self.held_batches: list[tuple[ClientAccount, int, Buffer]] = []  # until it is ready
+        # The last term that was led: of the newest entry that a request waits for.
+        self._newest_term_led = 0
+        self._in_flight_by_key: dict[BatchKey, tuple[int, Ticket]] = {}  # (messages, ticket)
         # This turn's:
-        self.new_batches: list[tuple[int, Buffer]] = []  # (messages, batch)
-        self.new_tickets: list[Ticket] = []
-        self.new_rows: list[list[Any]] = []  # of commands: [operation, …row]
-        self.new_waiters: list[CommandWaiter] = []
-        self._waiters_by_command: list[list[CommandWaiter]] = []  # for each of the commands
+        self._new_batches: list[tuple[int, Buffer, Ticket]] = []  # (messages, batch, ticket)
+        self._new_rows: list[tuple[list[Any], CommandWaiter]] = []  # ([operation, …row], waiter)
         # By index of their entries:
-        self.tickets_by_index: dict[int, Ticket] = {}
-        self.waiters_by_index: dict[int, list[CommandWaiter]] = {}
+        self._tickets_by_index: dict[int, Ticket] = {}
+        # (index, None) -> ticket, removed, or None: the dict's own method, called for each entry.
+        self.pop_ticket: Final = self._tickets_by_index.pop
+        self._waiters_by_index: dict[int, list[CommandWaiter]] = {}
+
+    @property
+    def has_new_batches(self) -> bool:
+        return bool(self._new_batches)
+
+    @property
+    def new_rows(self) -> int:
+        """How many rows of commands came in this turn."""
+        return len(self._new_rows)
 
     @property
     def is_idle(self) -> bool:
+        """True if no request is in it; batches that producers sent before may be noted."""
         return not (
-            self.tickets_by_index
-            or self.waiters_by_index
+            self._tickets_by_index
+            or self._waiters_by_index
             or self.held_batches
-            or self.new_batches
-            or self.new_rows
+            or self._new_batches
+            or self._new_rows
         )
 
     def start_term(self, term: int) -> None:
         """Begin to accept requests: the replica leads, and everything before is applied."""
-        self.term = self.newest_term_led = term
+        self.term = self._newest_term_led = term
         self.last_stamp_ms = self.machine.time_ms
-        self.in_flight, self.in_flight_by_key = {}, {}
+        self.in_flight, self._in_flight_by_key = {}, {}
 
     def end_term(self) -> None:
         self.term = 0
-        self.in_flight, self.in_flight_by_key = {}, {}
+        self.in_flight, self._in_flight_by_key = {}, {}
 
     # -- requests of this turn -----------------------------------------------------------------
 
+    def add_batch(self, count: int, batch: Buffer, ticket: Ticket) -> bool:
+        """Add a batch that was judged as new; True if it is the first of its turn."""
+        new = self._new_batches
+        new.append((count, batch, ticket))
+        return len(new) == 1
+
     def add_row(self, row: list[Any], waiter: CommandWaiter) -> None:
-        self.new_rows.append(row)
-        self.new_waiters.append(waiter)
+        self._new_rows.append((row, waiter))
 
     # -- judging batches -----------------------------------------------------------------------
 
@@ -231,9 +239,13 @@ class ProposalQueue:
             in_flight = self.in_flight[producer] = InFlightBatches(epoch, older)
         in_flight.add(sequence, count, ticket)
 
+    def record_new_key(self, key: BatchKey, count: int, ticket: Ticket) -> None:
+        """Note a batch with a key of its own, like `record_new_batch`."""
+        self._in_flight_by_key[key] = count, ticket
+
     def judge_key(self, key: BatchKey, count: int) -> Verdict:
         """Judge a batch that has a key of its own, like `judge`."""
-        messages, ticket = self.in_flight_by_key.get(key, (0, None))
+        messages, ticket = self._in_flight_by_key.get(key, (0, None))
         if ticket is not None and ticket[ACCOUNT] is not None:
             return InFlight(ticket) if messages == count else REFUSED_KEY
         return _verdict(self.machine.keys.judge(key, count))
@@ -243,10 +255,10 @@ class ProposalQueue:
         try:
             if isinstance(earlier, Stored):
                 return cast("Buffer", self.replica.entry_at_offset(earlier.offset)[PAYLOAD])
-            for (_, payload), ticket in zip(self.new_batches, self.new_tickets, strict=True):
+            for _, payload, ticket in self._new_batches:
                 if ticket is earlier.ticket:
                     return payload
-            for index, ticket in self.tickets_by_index.items():
+            for index, ticket in self._tickets_by_index.items():
                 if ticket is earlier.ticket:
                     return cast("Buffer", self.replica.read(index, index, 1)[0][PAYLOAD])
         except errors.MyQueueError:
@@ -255,8 +267,12 @@ class ProposalQueue:
 
     def drop_applied(self) -> None:
         """Forget producers and keys with nothing in flight: the applied state knows them."""
-        self.in_flight_by_key = {
-            key: sent for key, sent in self.in_flight_by_key.items() if sent[1][ACCOUNT] is not None
+        if not (self.in_flight or self._in_flight_by_key):
+            return
+        self._in_flight_by_key = {
+            key: sent
+            for key, sent in self._in_flight_by_key.items()
+            if sent[1][ACCOUNT] is not None
         }
         self.in_flight = {
             producer: in_flight
@@ -271,79 +287,88 @@ class ProposalQueue:
         self.last_stamp_ms = max(wall_ms, self.last_stamp_ms)
         return self.last_stamp_ms
 
-    def build_proposals(self, wall_ms: int) -> list[Proposal]:
+    def build_proposals(self, wall_ms: int) -> tuple[list[Proposal], list[list[CommandWaiter]]]:
         """Return all requests of this turn as proposals: batches first, then commands.
 
-        They stay here until `mark_proposed` or `withdraw`.
+        Also return the waiters of each command. The requests stay here until `mark_proposed` or
+        `withdraw`.
         """
         stamp = self.stamp(wall_ms)
-        counts, batches = zip(*self.new_batches, strict=True) if self.new_batches else ((), ())
         # Plain tuples: a `Proposal` takes six times as long to make, and the log only unpacks it.
-        proposals = list(zip(counts, repeat(stamp), repeat(DATA), batches, strict=False))
-        items = cast("list[Proposal]", proposals)
-        self._waiters_by_command = []
+        batches = [(count, stamp, DATA, batch) for count, batch, _ in self._new_batches]
+        items = cast("list[Proposal]", batches)
+        waiters_by_command = []
         for payload, waiters in self._packed_commands():
             items.append(Proposal(0, stamp, COMMAND, payload))
-            self._waiters_by_command.append(waiters)
-        return items
+            waiters_by_command.append(waiters)
+        return items, waiters_by_command
 
     def _packed_commands(self) -> Iterator[tuple[bytes, list[CommandWaiter]]]:
         """Yield commands with their waiters. Rows of one operation share a command, in order."""
-        for operation in sorted({row[0] for row in self.new_rows}):
-            row_numbers = [place for place, row in enumerate(self.new_rows) if row[0] == operation]
-            for begin in range(0, len(row_numbers), COMMAND_ROWS_MAX):
-                part = row_numbers[begin : begin + COMMAND_ROWS_MAX]
-                rows = [self.new_rows[place][1:] for place in part]
-                yield protocol.pack([operation, rows]), [self.new_waiters[place] for place in part]
+        for operation in sorted({row[0] for row, _ in self._new_rows}):
+            alike = [new for new in self._new_rows if new[0][0] == operation]
+            for begin in range(0, len(alike), COMMAND_ROWS_MAX):
+                part = alike[begin : begin + COMMAND_ROWS_MAX]
+                rows = [row[1:] for row, _ in part]
+                yield protocol.pack([operation, rows]), [waiter for _, waiter in part]
 
-    def mark_proposed(self, first: int) -> None:
+    def mark_proposed(self, first: int, waiters_by_command: list[list[CommandWaiter]]) -> None:
         """Note that the items of `build_proposals` have the indexes from `first` on."""
-        first_command = first + len(self.new_tickets)
-        indexes = range(first, first_command)
-        self.tickets_by_index.update(zip(indexes, self.new_tickets, strict=True))
-        if self._waiters_by_command:
-            self.waiters_by_index.update(enumerate(self._waiters_by_command, first_command))
-        self._clear()
+        index = first
+        for _, _, ticket in self._new_batches:
+            self._tickets_by_index[index] = ticket
+            index += 1
+        self._waiters_by_index.update(enumerate(waiters_by_command, index))
+        self._new_batches, self._new_rows = [], []
 
     def withdraw(self) -> tuple[list[Ticket], list[CommandWaiter]]:
         """Return all requests of this turn, as if never made: certainly none was carried out."""
-        tickets, waiters = self.withdraw_batches(), self.new_waiters
-        self._clear()
-        return tickets, waiters
+        new_rows, self._new_rows = self._new_rows, []
+        return self.withdraw_batches(), [waiter for _, waiter in new_rows]
 
     def withdraw_batches(self) -> list[Ticket]:
         """Return the batches of this turn alone; commands may be proposed without them."""
-        tickets = self.new_tickets
+        tickets = [ticket for _, _, ticket in self._new_batches]
         refused = set(map(id, tickets))
         for in_flight in self.in_flight.values():
             in_flight.withdraw(refused)
-        self.in_flight_by_key = {
-            key: sent for key, sent in self.in_flight_by_key.items() if id(sent[1]) not in refused
+        self._in_flight_by_key = {
+            key: sent for key, sent in self._in_flight_by_key.items() if id(sent[1]) not in refused
         }
-        self.new_batches, self.new_tickets, self._waiters_by_command = [], [], []
+        self._new_batches = []
         return tickets
 
-    def _clear(self) -> None:
-        self.new_batches, self.new_tickets = [], []
-        self.new_rows, self.new_waiters, self._waiters_by_command = [], [], []
+    # -- settling ------------------------------------------------------------------------------
 
-    def pop_replaced(self, entries: list[Entry]) -> tuple[list[Ticket], list[CommandWaiter]]:
-        """Return requests whose entries another leader's took the places of: none is committed.
+    def pop_applied_rows(
+        self, entries: list[Entry], results: list[Any]
+    ) -> list[tuple[CommandWaiter, Any]]:
+        """Return the waiter of each row of these commands with the row's result."""
+        rows: list[tuple[CommandWaiter, Any]] = []
+        if self._waiters_by_index:
+            for entry, result in zip(entries, results, strict=True):
+                waiters = self._waiters_by_index.pop(entry[INDEX], None)
+                if waiters is not None:
+                    rows += zip(waiters, result, strict=True)
+        return rows
 
-        Terms never fall in a log, so from the first such entry on nothing here is of these
-        requests.
+    def pop_replaced(self, entries: list[Entry]) -> tuple[list[Ticket], list[CommandWaiter]] | None:
+        """Return requests whose places in the log these entries of another leader took.
+
+        None: there are no such entries. Terms never fall in a log, so from the first one on nothing
+        is of these requests.
         """
-        if entries[-1][TERM] <= self.newest_term_led:
-            return [], []
-        replaced = (entry[INDEX] for entry in entries if entry[TERM] > self.newest_term_led)
-        return self.pop_lost(next(replaced))
+        newest = self._newest_term_led
+        if entries[-1][TERM] <= newest:
+            return None
+        return self.pop_lost(next(entry[INDEX] for entry in entries if entry[TERM] > newest))
 
     def pop_lost(self, first: int) -> tuple[list[Ticket], list[CommandWaiter]]:
         """Return requests whose entries have indexes from `first` on: their outcome is unknown."""
-        indexes = [index for index in self.tickets_by_index if index >= first]
-        tickets = [self.tickets_by_index.pop(index) for index in indexes]
-        indexes = [index for index in self.waiters_by_index if index >= first]
-        waiters = [waiter for index in indexes for waiter in self.waiters_by_index.pop(index)]
+        indexes = [index for index in self._tickets_by_index if index >= first]
+        tickets = [self._tickets_by_index.pop(index) for index in indexes]
+        indexes = [index for index in self._waiters_by_index if index >= first]
+        waiters = [waiter for index in indexes for waiter in self._waiters_by_index.pop(index)]
         return tickets, waiters
 
 
