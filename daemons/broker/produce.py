@@ -20,9 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from myqueue import errors
 from myqueue.daemons.broker.proposals import (
-    ACCOUNT,
     REFUSED_KEY,
-    REPEATS,
     ClientAccount,
     Details,
     InFlight,
@@ -99,7 +97,7 @@ class ProduceHandler:
         ):
             self._refuse(account, request, _BUSY)
             return
-        ticket: Ticket = [account, request, size, None]
+        ticket = Ticket(account, request, size)
         if epoch == KEYED_EPOCH:
             verdict = self._judge_keyed(queue, batch_key(producer, sequence), count, frame, ticket)
         elif producer:
@@ -167,9 +165,9 @@ class ProduceHandler:
             self._result(account, [request, 0, offset, _stored_time_ms(queue, offset), None])
         else:  # both get the same answer
             ticket = verdict.ticket
-            if ticket[REPEATS] is None:
-                ticket[REPEATS] = []
-            ticket[REPEATS].append((account, request))
+            if ticket.repeats is None:
+                ticket.repeats = []
+            ticket.repeats.append((account, request))
 
     def _hold_or_refuse(
         self, group: int, account: ClientAccount, request: int, frame: Buffer
@@ -215,26 +213,25 @@ class ProduceHandler:
             ticket = pop(entry[INDEX], None)
             if ticket is None:
                 continue
-            account, request, size, repeats = ticket
-            ticket[ACCOUNT] = None
+            account, size = ticket.account, ticket.size
+            ticket.is_settled = True
             account.inflight_bytes -= size
             done += size
             if not account.results:
                 answering.append(account)
-            account.results.append([request, 0, entry[OFFSET], entry[TIME], None])
-            if repeats is not None:
-                for receiver, number in repeats:
+            account.results.append([ticket.request, 0, entry[OFFSET], entry[TIME], None])
+            if ticket.repeats is not None:
+                for receiver, number in ticket.repeats:
                     self._result(receiver, [number, 0, entry[OFFSET], entry[TIME], None])
         self.inflight_bytes -= done
         self._engine.counts["produced_bytes_total"] += done
 
     def fail(self, tickets: list[Ticket], code: int, details: Details = None) -> None:
         for ticket in tickets:
-            account, request, size, repeats = ticket
-            ticket[ACCOUNT] = None
-            account.inflight_bytes -= size
-            self.inflight_bytes -= size
-            for receiver, number in ((account, request), *(repeats or ())):
+            account, ticket.is_settled = ticket.account, True
+            account.inflight_bytes -= ticket.size
+            self.inflight_bytes -= ticket.size
+            for receiver, number in ((account, ticket.request), *(ticket.repeats or ())):
                 self._result(receiver, [number, code, 0, 0, details])
 
     def _refuse(self, account: ClientAccount, request: int, refusal: Refused) -> None:
