@@ -90,7 +90,7 @@ class Owner(Protocol):
         """Entries were committed and applied; `results` has one result for each."""
 
     def dropped(self, replica: Replica, first_index: int) -> None:
-        """Proposals from `first_index` on were replaced by another leader's entries."""
+        """This replica leads no more: its proposals from `first_index` on may be lost, or not."""
 
     def changed(self, replica: Replica) -> None:
         """Role, term or leader of a replica changed, or it became ready to serve as leader."""

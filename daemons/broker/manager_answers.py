@@ -5,11 +5,11 @@ committed, and whether they *reject* this broker. A manager may answer with an e
 orders; with one, IDENTITY_MISMATCH, it rejects: the broker was removed, or another one has its
 number now.
 
-A broker has joined when a manager answers its heartbeats with orders for this life of its process:
-then it is registered. Until then no client uses it, so "ready" would be wrong. As long as no
-manager knows it, it logs `not-joined` with the state of each manager, after five seconds and then
-ever more seldom (`daemons/repeated_warnings.py`): no answer, keys that do not fit, another cluster,
-an error, or no registration. It also logs managers that the managers name and its settings do not.
+A broker has joined when a manager answers its heartbeats with orders for this life. Until then no
+client uses it, so "ready" would be wrong. As long as it has not joined, it logs `not-joined` with
+the state of each manager, after five seconds and then ever more seldom
+(`daemons/repeated_warnings.py`): no answer, keys that do not fit, another cluster, an error, or
+orders for another life. It also logs managers that the managers name and its settings do not.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class ManagerAnswers:
         return len(self.managers_knowing_us(now)) > len(self._answers) // 2
 
     def managers_knowing_us(self, now: int) -> list[int]:
-        """Return the managers whose orders for this life of the process came lately."""
+        """Return the managers whose orders for this life came lately."""
         return [
             node
             for node, answers in self._answers.items()
@@ -161,10 +161,10 @@ class JoinStatus:
     def tick(self, now: int) -> None:
         self._check_rejected(now)
         self._check_joined(now)
-        unnamed = self._answers.unconfigured_managers()
-        if unnamed and self._pauses.due("unnamed", now):
-            named = ", ".join(map(str, unnamed))
-            self._log_event("warning", "managers-unnamed", managers=named, do=_UNCONFIGURED_HINT)
+        unconfigured = self._answers.unconfigured_managers()
+        if unconfigured and self._pauses.due("unnamed", now):
+            managers = ", ".join(map(str, unconfigured))
+            self._log_event("warning", "managers-unnamed", managers=managers, do=_UNCONFIGURED_HINT)
 
     def _check_rejected(self, now: int) -> None:
         """Log once if the managers reject this broker: its groups have no reachable leader then."""
@@ -192,7 +192,7 @@ class JoinStatus:
                 self._log_event("warning", "not-joined", why=self.why(now), do=_NOT_JOINED_HINT)
 
     def why(self, now: int) -> str:
-        """Return for each manager why it has not registered this broker."""
+        """Return for each manager why this broker has not joined by its answers."""
         return "; ".join(
             f"manager {node} at {address}: {self._problem_with(node, now)}"
             for node, address in self._answers.managers
@@ -203,5 +203,5 @@ class JoinStatus:
         if problem:
             return problem
         if self._answers.has_recent_reply(node, now):
-            return "it answers, but no leader of the managers has registered this broker"
+            return "it answers, but no leader of the managers has let this broker join"
         return "it does not answer"

@@ -6,8 +6,8 @@ members that its group begins with. What a broker has to know of a group without
 stored with the group: `pack_about` and `unpack_about`.
 
 Orders state what managers have committed. A broker follows those of the highest version that it has
-seen, of managers that have applied the registration of this process (`life`). So it never follows
-orders older than those that an earlier life of it followed. A group that is neither wanted nor to
+seen, of managers that know this life of it. So it never follows orders older than those that an
+earlier life of it followed. A group that is neither wanted nor to
 be removed stays, and is reported. Addresses of brokers alone are accepted from any manager: without
 them a restarted broker could reach no other as long as the managers have no leader.
 """
@@ -65,7 +65,7 @@ class OrdersMessage(NamedTuple):
     """The contents of one ORDERS, every field read and checked for its type."""
 
     version: int
-    life: int  # the incarnation of the process that the orders are for
+    life: int  # of the broker, that the orders are for: `Engine.incarnation`
     life_from: int  # replicas of lower incarnations were created in earlier lives
     wanted: list[WantedReplica] | None  # None: as before
     gone: list[tuple[int, int]]  # (group, incarnation) of replicas to remove

@@ -56,7 +56,7 @@ class ChangeMembers(NamedTuple):
 class TransferTo(NamedTuple):
     """The step: transfer leadership to this replica."""
 
-    replica: int
+    replica_id: int
 
 
 Step = ChangeMembers | TransferTo
@@ -73,7 +73,7 @@ def next_step(
         if learner not in wanted:
             return ChangeMembers(Config(voters, _all_but(learners, learner)))
     # Rule 2 for the others
-    wanted_on = {node_of(replica): replica for replica in wanted}
+    wanted_on = {node_of(replica_id): replica_id for replica_id in wanted}
     for voter in voters:
         if wanted_on.get(node_of(voter), voter) != voter and voter != own_id:
             rest = _all_but(voters, voter)
@@ -83,11 +83,11 @@ def next_step(
         return _transfer(wanted, voters, quorum)
     # Rule 3
     occupied_nodes = {node_of(member) for member in config.members}
-    for replica in wanted:
-        if replica not in config.members and node_of(replica) not in occupied_nodes:
-            return ChangeMembers(Config(voters, (*learners, replica)))
+    for replica_id in wanted:
+        if replica_id not in config.members and node_of(replica_id) not in occupied_nodes:
+            return ChangeMembers(Config(voters, (*learners, replica_id)))
     # Rule 4: silent voters first, ourselves last
-    ready = [replica for replica in wanted if replica in learners and quorum.is_usable(replica)]
+    ready = [learner for learner in wanted if learner in learners and quorum.is_usable(learner)]
     unwanted = [voter for voter in voters if voter not in wanted]
     leaving = sorted(unwanted, key=lambda voter: (voter == own_id, quorum.is_usable(voter)))
     if leaving and (len(voters) > len(wanted) or (ready and not quorum.is_usable(leaving[0]))):
@@ -117,8 +117,8 @@ class _Quorum:
     def __init__(self, own_id: int, statuses: Mapping[int, MemberStatus]) -> None:
         self._own_id, self._statuses = own_id, statuses
 
-    def is_usable(self, replica: int) -> bool:
-        return replica == self._own_id or all(self._statuses.get(replica, UNREACHABLE))
+    def is_usable(self, replica_id: int) -> bool:
+        return replica_id == self._own_id or all(self._statuses.get(replica_id, UNREACHABLE))
 
     def has_majority(self, voters: tuple[int, ...]) -> bool:
         return bool(voters) and sum(map(self.is_usable, voters)) >= majority(len(voters))
@@ -196,7 +196,7 @@ class MemberReconciler:
             elif isinstance(step, TransferTo):
                 if replica.uid in self._transfer_retry_at:
                     return False
-                self._engine.transfer(replica, node_of(step.replica))
+                self._engine.transfer(replica, node_of(step.replica_id))
                 self._transfer_retry_at[replica.uid] = now + TRANSFER_RETRY_MS
         except MyQueueError:
             self._engine.counts["members_postponed_total"] += 1  # tried again at another check

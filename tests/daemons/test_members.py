@@ -194,7 +194,7 @@ class World:
             self.leader = able[0]
         found = next_step(self.config, self.leader, self.wanted, self.standing())
         if isinstance(found, TransferTo):
-            leader = found.replica
+            leader = found.replica_id
             assert leader in self.config.voters and self.is_usable(leader) and leader in self.wanted
             self.leader = leader
         elif found is not None:

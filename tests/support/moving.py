@@ -117,7 +117,7 @@ class MovingCluster(ManagerCluster):
             if isinstance(step, ChangeMembers):
                 self.configs[group] = config = step.config
             elif isinstance(step, TransferTo):
-                leader = step.replica
+                leader = step.replica_id
         self._tell(group, leader, config)
 
     def _tell(self, group: int, leader: int, config: Config) -> None:
