@@ -88,8 +88,9 @@ class ProduceHandler:
         except errors.BatchInvalid as error:
             self._refuse(account, request, Refused(error.code, {"message": str(error)}))
             return
-        if max(size, body) > queue.batch_bytes_max or count > body:
-            self._refuse(account, request, _size_refusal(size, count, body, queue.batch_bytes_max))
+        bytes_max = queue.batch_bytes_max
+        if size > bytes_max or body > bytes_max or count > body:
+            self._refuse(account, request, _size_refusal(size, count, body, bytes_max))
             return
         if (
             account.inflight_bytes + size > CLIENT_INFLIGHT_BYTES_MAX
