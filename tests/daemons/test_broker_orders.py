@@ -151,7 +151,8 @@ def test_transfers(world: World) -> None:
 
 MALFORMED: dict[str, Any] = {
     "version": "x", "life": None, "life_from": [], "wanted": [[1]], "gone": 3, "transfers": [1],
-    "brokers": [1], "wall_ms": "x", "managers": 3,
+    "brokers": [1], "wall_ms": "x", "managers": 3, "founders": [[1]], "since": "x",
+    "unwanted": None, "part": None, "parts": "2",
 }  # fmt: skip
 
 
