@@ -72,7 +72,7 @@ class GroupQueues:
         return queue
 
     def propose_with_turn(self, queue: ProposalQueue) -> None:
-        """Have the broker propose this queue's requests when the turn ends."""
+        """Propose this queue's requests when the turn ends."""
         self._to_propose[queue] = None
 
     def propose_all(self, fail: FailRequests) -> None:
