@@ -89,7 +89,7 @@ def test_a_broker_with_keys_among_managers_without(cluster: Cluster, logs: dict[
 def test_a_broker_that_does_not_name_all_managers(cluster: Cluster, logs: dict[str, Path]) -> None:
     leader = cluster.managers_leader()[1]
     assert f"managers={leader} " in wait_for_event_line(logs["unnamed"], "managers-unnamed")
-    assert "no leader of the managers has registered" in wait_for_event_line(
+    assert "no leader of the managers has let this broker join" in wait_for_event_line(
         logs["unnamed"], "not-joined"
     )
 
