@@ -244,7 +244,7 @@ def measure_raft(report: Report, managers: Managers) -> None:
             commit_index=0,
             settings=settings,
             random=random,
-            heard=host.heard,
+            alive_until=host.suspicion.alive_until,
             now=now,
         )
         host.add(node)
@@ -258,7 +258,7 @@ def measure_raft(report: Report, managers: Managers) -> None:
         nonlocal now
         now += settings.heartbeat_ms
         for number in managers.nodes:
-            host.heard[number] = now
+            host.suspicion.hear(number, now)
         host.tick(now)
         _, out = host.end_turn(now)
         rows = packets.RowCache()

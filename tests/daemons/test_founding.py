@@ -51,7 +51,7 @@ def node_of(replica: int = ONE) -> RaftNode:
         commit_index=0,
         settings=RaftSettings(),
         random=Random(1),
-        heard={},
+        alive_until={},
         now=0,
     )
 
