@@ -58,7 +58,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("body_bytes_max", 16 << 20, "bytes", "Largest body of a request.", 1024, 1 << 30),
     Setting(
         "bodies_bytes_max", 64 << 20, "bytes",
-        "Bodies that are being read, and large ones not answered yet, together.", 1024, 1 << 40,
+        "Bodies that are being read, and large ones not answered yet, together; at least four"
+        " thirds of body_bytes_max.", 1024, 1 << 40,
     ),
     Setting("header_bytes_max", 16 << 10, "bytes", "All headers together.", 1024, 1 << 20),
     Setting("connections_max", 4_000, "", "Idle ones are closed for new ones.", 16, 100_000),
@@ -103,6 +104,16 @@ class GatewayConfig:
         return f"{'https' if self.tls_certificate else 'http'}://{self.listen}"
 
     @property
+    def small_bodies_bytes_max(self) -> int:
+        """The part of `bodies_bytes_max` for bodies of up to 64 KiB: a quarter."""
+        return self.bodies_bytes_max // 4
+
+    @property
+    def large_bodies_bytes_max(self) -> int:
+        """The part of `bodies_bytes_max` for larger bodies; one of them must fit."""
+        return self.bodies_bytes_max - self.small_bodies_bytes_max
+
+    @property
     def is_local(self) -> bool:
         """True if only programs on this machine can connect."""
         return is_loopback(self.listen)
@@ -129,11 +140,6 @@ def check(values: Mapping[str, Any]) -> GatewayConfig:
         )
     if bool(clean["tls_certificate"]) != bool(clean["tls_key"]):
         raise InvalidSetting("tls_certificate and tls_key: one of them is missing")
-    if clean["bodies_bytes_max"] < clean["body_bytes_max"]:
-        raise InvalidSetting(
-            f"bodies_bytes_max = {clean['bodies_bytes_max']} is less than the size of one body"
-            f" (body_bytes_max = {clean['body_bytes_max']})"
-        )
     clean["waiting_max"] = clean["waiting_max"] or max(1, clean["threads"] // 3)
     if clean["waiting_max"] >= clean["threads"]:
         raise InvalidSetting(
@@ -142,7 +148,15 @@ def check(values: Mapping[str, Any]) -> GatewayConfig:
         )
     for name in ("tokens", "tls_certificate", "tls_key", "key", "agent"):
         clean[name] = os.path.abspath(clean[name]) if clean[name] else ""
-    return GatewayConfig(**clean)
+    config = GatewayConfig(**clean)
+    if config.body_bytes_max > config.large_bodies_bytes_max:
+        raise InvalidSetting(
+            f"body_bytes_max = {config.body_bytes_max}: one body would be larger than the"
+            f" {config.large_bodies_bytes_max} bytes for all large bodies together, three quarters"
+            f" of bodies_bytes_max = {config.bodies_bytes_max}",
+            hint="Raise bodies_bytes_max to at least four thirds of body_bytes_max.",
+        )
+    return config
 
 
 def _typed(setting: Setting, value: Any) -> Any:

@@ -36,8 +36,8 @@ class BodyBudget:
     """
 
     def __init__(self, config: GatewayConfig) -> None:
-        self._small_max = config.bodies_bytes_max // 4
-        self._large_max = max(config.bodies_bytes_max - self._small_max, config.body_bytes_max)
+        self._small_max = config.small_bodies_bytes_max
+        self._large_max = config.large_bodies_bytes_max  # one body fits: `settings.check`
         self._small: dict[Connection, int] = {}  # size of each small body that is being read
         self._large: dict[Connection, int] = {}
         self._queued: dict[Connection, int] = {}  # large bodies that are not read yet, in order

@@ -162,7 +162,7 @@ def test_states_change_as_their_table_says(
 
     for name, before, after in rows:
         watch(name, before.split(", "), after)
-    limits = {"body_bytes_max": 1 << 20, "bodies_bytes_max": 1 << 20}
+    limits = {"body_bytes_max": 1 << 20, "bodies_bytes_max": 1_400_000}
     with serving(site, FastApplication(), **limits) as (port, _):
         reader, first, second = (BareConnection(port) for _ in range(3))
         reader.sock.sendall(b"\r")  # a part of a head, then nothing of one
