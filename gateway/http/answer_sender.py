@@ -2,11 +2,13 @@
 
 A sender never waits for its client. It first sets the state of the connection, and then looks at
 what was received since (`server.py` explains why that is enough without a lock). Where the reading
-thread has to go on, it is woken up.
+thread has to go on, it is woken up. No sender lets an exception out: whoever called it could not
+end the connection, and its client would wait for the deadline.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from email.utils import formatdate
@@ -15,24 +17,48 @@ from typing import Final
 
 from myqueue.gateway.http import deadlines
 from myqueue.gateway.http.answer import Answer
-from myqueue.gateway.http.connection import WRITING, Connection
+from myqueue.gateway.http.connection import Connection
 from myqueue.gateway.settings import GatewayConfig
+
+log = logging.getLogger("myqueue.gateway")
 
 JOINED_BYTES_MAX: Final = 64 << 10  # larger bodies are sent apart from their head
 
 
 class AnswerSender:
-    """Sends the answers of all connections. `wake` wakes up the reading thread."""
+    """Sends the answers of all connections. `wake` wakes up the reading thread, if that is not the
+    thread that calls it.
+    """
 
     def __init__(self, config: GatewayConfig, wake: Callable[[], None]) -> None:
         self._config, self._wake = config, wake
-        self.connections_to_continue: deque[Connection] = deque()  # by the reading thread
+        self.handed_over: deque[Connection] = deque()  # the reading thread goes on with them
         self.bodies_to_release: deque[int] = deque()  # sizes of large bodies that were answered
         self.stopping = False
         self._second, self._date = 0, ""
 
     def send(self, connection: Connection, answer: Answer) -> None:
         """Send an answer, as far as the socket takes it; the reading thread sends the rest."""
+        try:
+            self._send(connection, answer)
+        except Exception:
+            self.abandon(connection)
+
+    def abandon(self, connection: Connection) -> None:
+        """Log the exception that is handled, and have the reading thread close the connection."""
+        log.exception("%s was not answered: a defect of this program", connection.describe())
+        connection.unsent, connection.is_failed = None, True
+        self._finish_or_hand_over(connection)
+
+    def send_rest(self, connection: Connection) -> None:
+        """Send more of an answer. Only the reading thread calls this, and then goes on itself."""
+        rest = connection.unsent
+        if rest is not None:
+            connection.send(rest)
+        if connection.unsent is None:
+            connection.end_answer(self._config.idle_timeout_ms)
+
+    def _send(self, connection: Connection, answer: Answer) -> None:
         close = connection.close_after_answer = answer.close or self.stopping
         head, body = answer.encode_head(self._http_date(), close), answer.body
         if len(body) <= JOINED_BYTES_MAX:
@@ -43,9 +69,9 @@ class AnswerSender:
                 connection.send(body)
             else:
                 connection.unsent = memoryview(bytes(unsent_head) + body)
-        self.finish_or_hand_over(connection)
+        self._finish_or_hand_over(connection)
 
-    def finish_or_hand_over(self, connection: Connection) -> None:
+    def _finish_or_hand_over(self, connection: Connection) -> None:
         """Finish an answer that the socket took completely; hand over the rest of any other.
 
         The state is set first, then comes the look at what was received (`server.py`). A connection
@@ -56,19 +82,24 @@ class AnswerSender:
         rest = connection.unsent
         if rest is None:
             connection.end_answer(self._config.idle_timeout_ms)
-        elif connection.state != WRITING:
+        else:
             connection.begin_writing(deadlines.sending_ms_max(len(rest)))
         if body_bytes:
             self.bodies_to_release.append(body_bytes)
         if (
             rest is not None
             or connection.received
-            or connection.is_broken
+            or connection.input_ended
+            or connection.is_failed
             or connection.close_after_answer
             or body_bytes
         ):
-            self.connections_to_continue.append(connection)
-            self._wake()
+            self.hand_over(connection)
+
+    def hand_over(self, connection: Connection) -> None:
+        """Have the reading thread go on with a connection."""
+        self.handed_over.append(connection)
+        self._wake()
 
     def _http_date(self) -> str:
         second = int(monotonic())

@@ -58,15 +58,15 @@ IDLE, HEAD, WAITS_FOR_ROOM, BODY, ANSWERING, WRITING, LINGERING = State
 class Connection:
     """A client's connection: its socket, the state of its request, and how fast data moves.
 
-    Invariant: only the reading thread changes `received`, `is_read_paused` and `is_watched`; while
+    Invariant: only the reading thread changes `received`, `input_ended` and `watched_events`; while
     the state is ANSWERING, `unsent`, `head` and `large_body_bytes` belong to the thread that
     answers.
     """
 
     __slots__ = (
         "address", "close_after_answer", "deadline", "fd", "had_request", "head",
-        "is_broken", "is_read_paused", "is_watched", "large_body_bytes", "pace", "received", "sock",
-        "state", "tls_lock", "unsent", "wants_write",
+        "input_ended", "is_failed", "large_body_bytes", "pace", "received", "sock", "state",
+        "tls_lock", "unsent", "wants_write", "watched_events",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, address: str) -> None:
@@ -83,11 +83,13 @@ class Connection:
         # reads.
         self.tls_lock = Lock() if isinstance(sock, ssl.SSLSocket) else None
         self.close_after_answer = False
-        self.is_broken = False  # the client has closed it, or it failed
-        self.is_watched = True  # registered with epoll
-        # Reading is paused: too much was received ahead, or the body must wait for room.
-        self.is_read_paused = False
+        self.input_ended = False  # the client sends no more; it may still take answers
+        self.is_failed = (
+            False  # nothing can be sent any more; or its request failed, or we closed it
+        )
         self.wants_write = False  # TLS has to write before it can go on reading
+        # What epoll watches it for (`open_connections.py`); None: for nothing, not even its end.
+        self.watched_events: int | None = None
 
     def describe(self) -> str:
         """Return the request that is under way and its client, for the log."""
@@ -159,7 +161,7 @@ class Connection:
     # -- bytes ------------------------------------------------------------------------------------
 
     def receive(self) -> None:
-        """Read what is there without waiting; set `is_broken` if the client closed it."""
+        """Read what is there without waiting. Set `input_ended` at its end, or `is_failed`."""
         if self.tls_lock is None:
             self._receive()
             return
@@ -177,10 +179,10 @@ class Connection:
                 self.wants_write = True
                 return
             except OSError:
-                self.is_broken = True
+                self.is_failed = True
                 return
             if not chunk:
-                self.is_broken = True
+                self.input_ended = True
                 return
             self.received += chunk
             # TLS buffers bytes that cause no event, so it is read until empty; a plain socket is
@@ -190,7 +192,7 @@ class Connection:
 
     def send(self, data: bytes | memoryview) -> bool:
         """Send as much as possible without waiting and keep the rest in `unsent`. If the connection
-        failed, set `is_broken` and return False.
+        failed, set `is_failed` and return False.
         """
         try:
             if self.tls_lock is None:
@@ -201,7 +203,7 @@ class Connection:
         except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
             sent = 0
         except OSError:
-            self.unsent, self.is_broken = None, True
+            self.unsent, self.is_failed = None, True
             return False
         self.unsent = memoryview(data)[sent:] if sent < len(data) else None
         return True

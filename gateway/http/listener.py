@@ -59,6 +59,9 @@ class Listener:
                 self._open(sock, address)
             except OSError:  # this connection failed; others are not affected
                 sock.close()
+            except BaseException:
+                sock.close()
+                raise
 
     def resume_if_due(self, now: float) -> None:
         """Accept again after a pause."""

@@ -1,18 +1,25 @@
 """The open connections, and what epoll watches each of them for.
 
 Only the reading thread uses this. A thread that still works for a closed connection sees
-`is_broken`, not a new connection with the same file descriptor.
+`is_failed`, not a new connection with the same file descriptor.
 """
 
 from __future__ import annotations
 
 import select
 from collections.abc import Iterator
+from typing import Final
 
 from myqueue.gateway.http.body_budget import BodyBudget
-from myqueue.gateway.http.connection import WRITING, Connection
+from myqueue.gateway.http.connection import (
+    ANSWERING,
+    WAITS_FOR_ROOM,
+    WRITING,
+    Connection,
+)
 
 IN, OUT = select.EPOLLIN, select.EPOLLOUT
+PIPELINED_BYTES_MAX: Final = 64 << 10  # a client may send so much before it has its answer
 
 
 class OpenConnections:
@@ -41,37 +48,44 @@ class OpenConnections:
     def add(self, connection: Connection) -> None:
         """Watch a new connection."""
         self._by_fd[connection.fd] = connection
-        self._epoll.register(connection.fd, IN)
+        self.watch(connection)
 
     def close(self, connection: Connection) -> None:
         """Close a connection, and free what its body holds. It may be closed already."""
         if connection in self:
             del self._by_fd[connection.fd]
         self._bodies.forget(connection)
-        connection.is_broken = True
+        connection.is_failed = True
         connection.received.clear()
         connection.sock.close()
 
-    def pause_reading(self, connection: Connection) -> None:
-        """Leave what its client sends to the kernel."""
-        connection.is_read_paused = True
-        self.update_events(connection)
-
-    def resume_reading(self, connection: Connection) -> None:
-        """Read from a connection again, if that is paused."""
-        if connection.is_read_paused:
-            connection.is_read_paused = False
-            self.update_events(connection)
-
-    def update_events(self, connection: Connection) -> None:
-        """Watch a connection for what it waits for now; a broken one for nothing."""
-        if connection.is_broken:
-            if connection.is_watched:  # epoll would report its end again and again
-                self._epoll.unregister(connection.fd)
-                connection.is_watched = False
+    def watch(self, connection: Connection) -> None:
+        """Watch a connection for what it waits for now. Call it after each change."""
+        events = wanted_events(connection)
+        if events == connection.watched_events:
             return
-        # Before the state is WRITING, `unsent` belongs to the thread that answers.
-        has_rest = connection.state == WRITING and connection.unsent is not None
-        writes = has_rest or connection.wants_write
-        reads = not connection.is_read_paused
-        self._epoll.modify(connection.fd, (IN if reads else 0) | (OUT if writes else 0))
+        if events is None:
+            self._epoll.unregister(connection.fd)
+        elif connection.watched_events is None:
+            self._epoll.register(connection.fd, events)
+        else:
+            self._epoll.modify(connection.fd, events)
+        connection.watched_events = events
+
+
+def wanted_events(connection: Connection) -> int | None:
+    """Return the events that a connection waits for, by its state and its buffers.
+
+    None stands for no event at all: epoll reports a failed connection again and again. With 0 it
+    still reports that the client is gone.
+    """
+    if connection.is_failed:
+        return None
+    state = connection.state
+    events = 0
+    if not connection.input_ended and state != WAITS_FOR_ROOM:
+        is_under_way = state in (ANSWERING, WRITING)
+        if not is_under_way or len(connection.received) <= PIPELINED_BYTES_MAX:
+            events = IN | OUT if connection.wants_write else IN
+    # While the state is ANSWERING, `unsent` belongs to the thread that answers.
+    return events | OUT if state == WRITING else events

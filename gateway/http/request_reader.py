@@ -19,7 +19,6 @@ from myqueue.gateway.http.answer import CONTINUE, Answer, MakeAnswer, RequestHan
 from myqueue.gateway.http.answer_sender import AnswerSender
 from myqueue.gateway.http.body_budget import HEAVY_BYTES, SMALL_BYTES_MAX, BodyBudget
 from myqueue.gateway.http.connection import BODY, HEAD, IDLE, Connection
-from myqueue.gateway.http.open_connections import OpenConnections
 from myqueue.gateway.http.worker_pool import WorkerPool
 from myqueue.gateway.settings import GatewayConfig
 
@@ -33,32 +32,40 @@ class RequestReader:
         self,
         config: GatewayConfig,
         handlers: RequestHandlers,
-        connections: OpenConnections,
         bodies: BodyBudget,
         sender: AnswerSender,
         pool: WorkerPool,
         dropped: drop_reasons.DropCounter,
     ) -> None:
-        self._config, self._handlers, self._connections = config, handlers, connections
-        self._bodies, self._sender, self._pool, self._dropped = bodies, sender, pool, dropped
+        self._config, self._handlers, self._bodies = config, handlers, bodies
+        self._sender, self._pool, self._dropped = sender, pool, dropped
 
-    def read(self, connection: Connection) -> None:
-        """Begin all requests that were received completely, one after the other."""
-        while connection.state in PARSED and not connection.close_after_answer:
+    def read(self, connection: Connection) -> bool:
+        """Begin all requests that were received completely, one after the other. Return True if
+        the next one needs more bytes of the client.
+        """
+        while (
+            connection.state in PARSED
+            and not connection.close_after_answer
+            and not connection.is_failed
+        ):
             head = connection.head
             if head is None:
                 try:
                     head = self._take_head(connection)
                 except MyQueueError as error:
                     self._refuse(connection, error)
-                    return
+                    return False
                 if head is None:
                     self._await_head(connection)
-                    return
-            if len(connection.received) < head.body_bytes:
-                self._await_body(connection, head)
-                return
+                    return True
+            is_whole = len(connection.received) >= head.body_bytes
+            if not self._has_room(connection, head, is_whole):
+                return not is_whole
+            if not is_whole:
+                return True
             self._begin_request(connection, head)
+        return False
 
     # -- heads ------------------------------------------------------------------------------------
 
@@ -78,15 +85,16 @@ class RequestReader:
             return None
         head = connection.head = request_head.parse(bytes(received[:end]))
         del received[: end + len(request_head.END)]
-        self._check_head(head, len(received))
+        if head.body_bytes:
+            self._check_head(head)
         return head
 
-    def _check_head(self, head: request_head.Head, received_bytes: int) -> None:
+    def _check_head(self, head: request_head.Head) -> None:
+        """Check it also if its body is here already: that depends on how its bytes arrived."""
         length, limit = head.body_bytes, self._config.body_bytes_max
         if length > limit:
             raise BodyTooLarge(f"a body of {length} bytes; this gateway takes {limit}")
-        # Only to save memory: a body that is here already is checked by the application.
-        if received_bytes < length and self._handlers.check_head is not None:
+        if self._handlers.check_head is not None:
             self._handlers.check_head(head)
 
     def _await_head(self, connection: Connection) -> None:
@@ -97,34 +105,34 @@ class RequestReader:
 
     # -- bodies -----------------------------------------------------------------------------------
 
-    def _await_body(self, connection: Connection, head: request_head.Head) -> None:
-        """Read a body from now on, or pause reading until it has room."""
-        if connection.state == BODY:
-            return
+    def _has_room(self, connection: Connection, head: request_head.Head, is_whole: bool) -> bool:
+        """Return True if a body may be read, or answered if it is here as a whole already."""
+        if connection.state == BODY or (is_whole and head.body_bytes <= SMALL_BYTES_MAX):
+            return True
         if self._bodies.begin_or_queue(connection, head.body_bytes):
-            self._begin_body(connection)
+            self._begin_body(connection, is_whole)
             if self._bodies.needs_room:
                 self.make_room()
-        else:
-            connection.await_room(self._config.body_timeout_ms)
-            self._connections.pause_reading(connection)
+            return connection.state == BODY  # it may have been dropped for others
+        connection.await_room(self._config.body_timeout_ms)
+        return False
 
-    def _begin_body(self, connection: Connection) -> None:
+    def _begin_body(self, connection: Connection, is_whole: bool) -> None:
         connection.begin_body(self._config.body_timeout_ms)
-        self._connections.resume_reading(connection)
         head = connection.head
-        if head is not None and head.expects_continue:
+        if head is not None and head.expects_continue and not is_whole:
             # The send buffer has room for these bytes, unless earlier answers were not taken.
-            is_alive = connection.send(CONTINUE)
-            if not is_alive or connection.unsent is not None:
-                self._connections.close(connection)
+            connection.send(CONTINUE)
+            if connection.unsent is not None:
+                connection.is_failed = True
 
     def make_room(self) -> None:
         """Drop the bodies that others have to wait for, and begin the queued ones that fit."""
         for connection in self._bodies.choose_to_drop():
             self.drop_body(connection)
         while (queued := self._bodies.begin_next_queued()) is not None:
-            self._begin_body(queued)
+            self._begin_body(queued, False)
+            self._sender.hand_over(queued)  # its body may be here already
 
     def drop_body(self, connection: Connection) -> None:
         """Answer 429 instead of reading the body, or the rest of it: others need the room."""

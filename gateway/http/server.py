@@ -25,6 +25,7 @@ import logging
 import os
 import select
 from collections.abc import Callable
+from threading import get_ident
 from time import monotonic
 from typing import Final
 
@@ -41,6 +42,7 @@ from myqueue.gateway.http.connection import (
     WAITS_FOR_ROOM,
     WRITING,
     Connection,
+    State,
 )
 from myqueue.gateway.http.listener import Listener
 from myqueue.gateway.http.open_connections import IN, OUT, OpenConnections
@@ -53,7 +55,7 @@ log = logging.getLogger("myqueue.gateway")
 EVENTS_AT_ONCE: Final = 256
 SWEEP_S: Final = 0.25
 DRAIN_S: Final = 0.05  # between two checks whether all requests are answered
-PIPELINED_BYTES_MAX: Final = 64 << 10  # a client may send so much before it has its answer
+GONE: Final = select.EPOLLHUP | select.EPOLLERR  # not even the sending side is left
 
 
 class Server:
@@ -69,7 +71,7 @@ class Server:
         handlers: RequestHandlers,
         count_dropped: Callable[[str], None] | None = None,
     ) -> None:
-        self._config, self._stopping = config, False
+        self._config, self._stopping, self._reading_thread = config, False, 0
         self._epoll = select.epoll()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wake_fd, IN)
@@ -79,20 +81,22 @@ class Server:
         self._sender = AnswerSender(config, self._wake)
         self._pool = WorkerPool(config.threads, self._sender)
         self._requests = RequestReader(
-            config, handlers, self._connections, bodies, self._sender, self._pool, self._dropped
+            config, handlers, bodies, self._sender, self._pool, self._dropped
         )
         self._listener = Listener(config, self._epoll, self._connections, self._dropped)
 
     def stop(self) -> None:
         """Ask the server to stop; from any thread or a signal handler."""
         self._stopping = self._sender.stopping = True
-        self._wake()
+        os.eventfd_write(self._wake_fd, 1)
 
     def _wake(self) -> None:
-        os.eventfd_write(self._wake_fd, 1)
+        if get_ident() != self._reading_thread:  # which looks before it waits
+            os.eventfd_write(self._wake_fd, 1)
 
     def serve(self) -> None:
         """Serve until `stop` is called. Call it in the main thread, which receives the signals."""
+        self._reading_thread = get_ident()
         self._pool.start()
         sweep_at = monotonic() + SWEEP_S
         while not self._stopping:
@@ -106,7 +110,10 @@ class Server:
             self._connections.close(connection)
 
     def _turn(self, seconds: float) -> None:
-        for fd, event in self._epoll.poll(seconds, EVENTS_AT_ONCE):
+        """Handle what has happened, or wait for it. Whatever raises, the loop goes on."""
+        handed_over, to_release = self._sender.handed_over, self._sender.bodies_to_release
+        has_new = False
+        for fd, event in self._epoll.poll(0.0 if handed_over else seconds, EVENTS_AT_ONCE):
             connection = self._connections.get(fd)
             if connection is not None:
                 try:
@@ -116,16 +123,22 @@ class Server:
             elif fd == self._wake_fd:
                 os.eventfd_read(self._wake_fd)
             elif fd == self._listener.fd:
-                self._listener.accept()
-        while self._sender.connections_to_continue:
-            connection = self._sender.connections_to_continue.popleft()
+                has_new = True
+        while handed_over:
+            connection = handed_over.popleft()
             if connection in self._connections:
                 try:
-                    self._continue(connection)
+                    self._advance(connection)
                 except Exception:
                     self._close_failed(connection)
-        while self._sender.bodies_to_release:
-            self._requests.release_body(self._sender.bodies_to_release.popleft())
+        try:
+            while to_release:
+                self._requests.release_body(to_release.popleft())
+            # Last: a new connection may get the file descriptor of one that was closed above.
+            if has_new:
+                self._listener.accept()
+        except Exception:
+            log.exception("the server goes on after a defect of this program")
 
     def _drain(self) -> None:
         """Accept no new connections; answer requests under way, as far as the time allows."""
@@ -144,50 +157,37 @@ class Server:
     # -- what a connection brings -----------------------------------------------------------------
 
     def _send_or_receive(self, connection: Connection, event: int) -> None:
-        rest = connection.unsent
-        if event & OUT and rest is not None and connection.state == WRITING:
-            self._send_rest(connection, rest)
-            return
-        had_to_write = connection.wants_write
-        connection.receive()
+        if connection.state == WRITING and event & OUT:
+            self._sender.send_rest(connection)
+        if not (connection.watched_events or 0) & IN:
+            connection.is_failed |= bool(event & GONE)
+        elif event & ~OUT or connection.wants_write:
+            connection.receive()
+        self._advance(connection)
+
+    def _advance(self, connection: Connection) -> None:
+        """Do what comes next for a connection.
+
+        Only its state and its buffers decide that, not what brought it here: another event may have
+        done it already.
+        """
         state = connection.state  # after receiving: the docstring of this module says why
-        if state in (ANSWERING, WRITING):
-            if connection.is_broken:
-                self._connections.update_events(connection)  # it is closed after the answer
-            elif len(connection.received) > PIPELINED_BYTES_MAX:
-                self._connections.pause_reading(connection)
-        elif connection.is_broken:
+        if state != ANSWERING and (connection.is_failed or self._has_ended(connection, state)):
             self._connections.close(connection)
-            return
-        if connection.wants_write or had_to_write:
-            self._connections.update_events(connection)
-        if state in PARSED:
-            self._requests.read(connection)
-        elif state == LINGERING:
-            connection.received.clear()
-
-    def _send_rest(self, connection: Connection, rest: memoryview) -> None:
-        connection.send(rest)
-        if connection.unsent is None:
-            self._connections.update_events(connection)
-        self._sender.finish_or_hand_over(connection)
-
-    def _continue(self, connection: Connection) -> None:
-        """Go on after an answer was sent, as far as the socket took it."""
-        if connection.state in (ANSWERING, LINGERING):
-            return
-        if connection.is_broken:
-            self._connections.close(connection)
-        elif connection.state == WRITING:
-            self._connections.update_events(connection)
-        elif connection.close_after_answer:
-            if connection.linger(deadlines.LINGER_S * 1000):
-                self._connections.resume_reading(connection)
-            else:
-                self._connections.close(connection)
         else:
-            self._connections.resume_reading(connection)
-            self._requests.read(connection)
+            self._connections.watch(connection)
+
+    def _has_ended(self, connection: Connection, state: State) -> bool:
+        """Go on in any state but ANSWERING; return True if nothing is left to do."""
+        if state in PARSED and not connection.close_after_answer:
+            needs_bytes = self._requests.read(connection)
+            return needs_bytes and (connection.input_ended or connection.is_failed)
+        if state == LINGERING:
+            connection.received.clear()
+            return connection.input_ended
+        if state == IDLE:
+            return connection.input_ended or not connection.linger(deadlines.LINGER_S * 1000)
+        return False
 
     def _close_failed(self, connection: Connection) -> None:
         log.exception("%s failed, and is closed: a defect of this program", connection.describe())
@@ -199,16 +199,22 @@ class Server:
         """Close connections that are overdue, and those whose place or bytes others need."""
         now = monotonic()
         for connection in self._connections:
-            if connection.deadline < now:
-                self._end_overdue(connection)
-            else:
-                connection.pace.measure(now, connection.progress)
-        for connection in eviction.choose_slow_readers(self._connections, now):
-            self._dropped.add(drop_reasons.ANSWERS)
-            self._connections.close(connection)
-        self._requests.make_room()
-        self._dropped.log_due(now)
-        self._listener.resume_if_due(now)
+            try:
+                if connection.deadline < now:
+                    self._end_overdue(connection)
+                else:
+                    connection.pace.measure(now, connection.progress)
+            except Exception:
+                self._close_failed(connection)
+        try:
+            for connection in eviction.choose_slow_readers(self._connections, now):
+                self._dropped.add(drop_reasons.ANSWERS)
+                self._connections.close(connection)
+            self._requests.make_room()
+            self._dropped.log_due(now)
+            self._listener.resume_if_due(now)
+        except Exception:
+            log.exception("the server goes on after a defect of this program")
 
     def _end_overdue(self, connection: Connection) -> None:
         if connection.state == WAITS_FOR_ROOM:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from queue import SimpleQueue
@@ -12,8 +11,6 @@ from myqueue.errors import InvalidSetting
 from myqueue.gateway.http.answer import MakeAnswer
 from myqueue.gateway.http.answer_sender import AnswerSender
 from myqueue.gateway.http.connection import Connection
-
-log = logging.getLogger("myqueue.gateway")
 
 HEAVY_AT_ONCE: Final = 2
 
@@ -74,10 +71,8 @@ class WorkerPool:
         while (work := self._work.get()) is not None:
             connection, make_answer = work
             try:
-                self._sender.send(connection, make_answer())
+                answer = make_answer()
             except Exception:
-                log.exception(
-                    "%s was not answered: a defect of this program", connection.describe()
-                )
-                connection.is_broken = True
-                self._sender.finish_or_hand_over(connection)
+                self._sender.abandon(connection)
+            else:
+                self._sender.send(connection, answer)

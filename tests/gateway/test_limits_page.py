@@ -7,10 +7,16 @@ import re
 from myqueue.gateway import http
 from myqueue.gateway.api import auth
 from myqueue.gateway.dispatch import head_check
-from myqueue.gateway.http import deadlines, eviction, request_head, server, worker_pool
+from myqueue.gateway.http import (
+    deadlines,
+    eviction,
+    open_connections,
+    request_head,
+    worker_pool,
+)
 from myqueue.gateway.settings import DEFAULTS, SETTINGS
 
-MODULES = (auth, head_check, deadlines, eviction, request_head, server, worker_pool)
+MODULES = (auth, head_check, deadlines, eviction, request_head, open_connections, worker_pool)
 
 
 def test_every_limit_is_listed_with_its_default() -> None:
