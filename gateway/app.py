@@ -27,6 +27,7 @@ from myqueue.gateway.api.endpoints import (
     topics,
 )
 from myqueue.gateway.cluster_client import ClusterClient
+from myqueue.gateway.dispatch.api_forms import refusal
 from myqueue.gateway.dispatch.fast_path import FastPath
 from myqueue.gateway.dispatch.head_check import HeadCheck
 from myqueue.gateway.dispatch.wsgi import run_application
@@ -69,6 +70,7 @@ def request_handlers(app: Flask) -> RequestHandlers:
     """Return what our own server calls to answer the requests of this application."""
     return RequestHandlers(
         answer=partial(run_application, app, app.extensions["myqueue-config"]),
+        refuse=refusal,
         begin=app.extensions["myqueue-fast-path"].begin,
         check_head=HeadCheck(app).check,
     )

@@ -23,9 +23,10 @@ from myqueue.errors import BodyTooLarge, Malformed, MyQueueError
 from myqueue.gateway.api import responses
 from myqueue.gateway.api.call import OperationCall, OperationRunner
 from myqueue.gateway.api.responses import Reply
+from myqueue.gateway.dispatch.api_forms import HeaderFields, answer_from_reply
 from myqueue.gateway.dispatch.routes import Routes
-from myqueue.gateway.http.answer import OnAnswer, answer_from_reply, status_line
-from myqueue.gateway.http.request_head import Head, HeaderFields
+from myqueue.gateway.http.answer import OnAnswer, status_line
+from myqueue.gateway.http.request_head import Head
 
 Environment = dict[str, Any]
 

@@ -20,8 +20,9 @@ from myqueue.gateway.api.auth import (
     cookie_authorization,
 )
 from myqueue.gateway.api.operations import WRITE
+from myqueue.gateway.dispatch.api_forms import HeaderFields
 from myqueue.gateway.dispatch.routes import Route, Routes
-from myqueue.gateway.http.request_head import Head, HeaderFields
+from myqueue.gateway.http.request_head import Head
 from myqueue.gateway.settings import GatewayConfig
 
 REQUEST_BODY_BYTES_MAX: Final = 1 << 20  # for an operation that produces nothing

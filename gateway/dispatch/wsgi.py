@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from myqueue.errors import Internal
-from myqueue.gateway.http.answer import Answer, Headers, refusal
+from myqueue.gateway.dispatch.api_forms import refusal
+from myqueue.gateway.http.answer import Answer, Headers
 from myqueue.gateway.http.request_head import Head
 from myqueue.gateway.settings import GatewayConfig
 

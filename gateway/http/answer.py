@@ -7,7 +7,6 @@ from http import HTTPStatus
 from typing import Final, NamedTuple
 
 from myqueue.errors import MyQueueError
-from myqueue.gateway.api import responses
 from myqueue.gateway.http.request_head import Head
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -41,21 +40,14 @@ class RequestHandlers(NamedTuple):
 
     # Answers any request from this client address, and may wait. Runs in a thread of the pool.
     answer: Callable[[str, Head, bytes], Answer]
+    # Makes the answer to a request that is not read to its end. It closes the connection.
+    refuse: Callable[[MyQueueError], Answer]
     # Begins to answer without waiting, in the reading thread; any thread may call `OnAnswer`.
     # Returns False, and has begun nothing, for requests that `answer` must answer.
     begin: Callable[[Head, bytes, OnAnswer], bool] | None = None
-    # Gets a head before its body is read. Raises the error that the client gets instead.
+    # Gets the head of each request with a body, before the body is used. Raises the error that the
+    # client gets instead.
     check_head: Callable[[Head], None] | None = None
-
-
-def refusal(error: MyQueueError) -> Answer:
-    """Make the answer to a request that never reached the application. It closes the connection."""
-    return answer_from_reply(responses.failure(error, lambda address: address), True)
-
-
-def answer_from_reply(reply: responses.Reply, close: bool) -> Answer:
-    """Make the answer that carries the reply of an operation."""
-    return Answer(status_line(reply.status), reply.headers, reply.body, close)
 
 
 def status_line(status: int) -> str:

@@ -15,6 +15,7 @@ from email.utils import formatdate
 from time import monotonic
 from typing import Final
 
+from myqueue.errors import MyQueueError
 from myqueue.gateway.http import deadlines
 from myqueue.gateway.http.answer import Answer
 from myqueue.gateway.http.connection import Connection
@@ -30,10 +31,14 @@ class AnswerSender:
     thread that calls it.
     """
 
-    def __init__(self, config: GatewayConfig, wake: Callable[[], None]) -> None:
-        self._config, self._wake = config, wake
+    def __init__(
+        self,
+        config: GatewayConfig,
+        refuse: Callable[[MyQueueError], Answer],
+        wake: Callable[[], None],
+    ) -> None:
+        self._config, self._make_refusal, self._wake = config, refuse, wake
         self.handed_over: deque[Connection] = deque()  # the reading thread goes on with them
-        self.bodies_to_release: deque[int] = deque()  # sizes of large bodies that were answered
         self.stopping = False
         self._second, self._date = 0, ""
 
@@ -43,6 +48,12 @@ class AnswerSender:
             self._send(connection, answer)
         except Exception:
             self.abandon(connection)
+
+    def refuse(self, connection: Connection, error: MyQueueError) -> None:
+        """Answer a request that is not read to its end; in the reading thread."""
+        connection.release_body()
+        connection.begin_answer(deadlines.SEND_TIMEOUT_S * 1000)
+        self.send(connection, self._make_refusal(error))
 
     def abandon(self, connection: Connection) -> None:
         """Log the exception that is handled, and have the reading thread close the connection."""
@@ -78,21 +89,20 @@ class AnswerSender:
         that has more to do than wait for its next request is handed over to the reading thread.
         """
         connection.head = None
-        body_bytes, connection.large_body_bytes = connection.large_body_bytes, 0
+        had_body = connection.body is not None
+        connection.release_body()
         rest = connection.unsent
         if rest is None:
             connection.end_answer(self._config.idle_timeout_ms)
         else:
             connection.begin_writing(deadlines.sending_ms_max(len(rest)))
-        if body_bytes:
-            self.bodies_to_release.append(body_bytes)
         if (
             rest is not None
             or connection.received
             or connection.input_ended
             or connection.is_failed
             or connection.close_after_answer
-            or body_bytes
+            or had_body
         ):
             self.hand_over(connection)
 

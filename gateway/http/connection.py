@@ -13,10 +13,13 @@ import ssl
 from enum import IntEnum
 from threading import Lock
 from time import monotonic
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from myqueue.gateway.http.pace import Pace
 from myqueue.gateway.http.request_head import Head
+
+if TYPE_CHECKING:
+    from myqueue.gateway.http.body_budget import HeldBody
 
 RECEIVE_BYTES: Final = 64 << 10
 
@@ -59,13 +62,12 @@ class Connection:
     """A client's connection: its socket, the state of its request, and how fast data moves.
 
     Invariant: only the reading thread changes `received`, `input_ended` and `watched_events`; while
-    the state is ANSWERING, `unsent`, `head` and `large_body_bytes` belong to the thread that
-    answers.
+    the state is ANSWERING, `unsent`, `head` and `body` belong to the thread that answers.
     """
 
     __slots__ = (
-        "address", "close_after_answer", "deadline", "fd", "had_request", "head",
-        "input_ended", "is_failed", "large_body_bytes", "pace", "received", "sock", "state",
+        "address", "body", "close_after_answer", "deadline", "fd", "had_request", "head",
+        "input_ended", "is_failed", "pace", "received", "sock", "state",
         "tls_lock", "unsent", "wants_write", "watched_events",
     )  # fmt: skip
 
@@ -77,7 +79,7 @@ class Connection:
         self.state = IDLE
         self.deadline = math.inf  # on the monotonic clock: the server closes the connection then
         self.had_request = False  # at least one request was received completely
-        self.large_body_bytes = 0  # size of a large body that is not answered yet
+        self.body: HeldBody | None = None  # that waits for room, is read, or large and answered
         self.pace = Pace(monotonic())  # how fast the request arrives, or the answer is taken
         # OpenSSL allows one thread at a time, and the thread that answers is not the one that
         # reads.
@@ -157,6 +159,12 @@ class Connection:
     def _begin_phase(self) -> None:
         """Start measuring progress: of the request, its body, or the sending of its answer."""
         self.pace.begin(monotonic(), self.progress)
+
+    def release_body(self) -> None:
+        """Give up the body and its room, if it has any."""
+        body, self.body = self.body, None
+        if body is not None:
+            body.release()
 
     # -- bytes ------------------------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ import select
 from collections.abc import Iterator
 from typing import Final
 
-from myqueue.gateway.http.body_budget import BodyBudget
 from myqueue.gateway.http.connection import (
     ANSWERING,
     WAITS_FOR_ROOM,
@@ -25,11 +24,11 @@ PIPELINED_BYTES_MAX: Final = 64 << 10  # a client may send so much before it has
 class OpenConnections:
     """The connections by their file descriptors. Iteration allows closing them meanwhile.
 
-    Invariant: a connection is here from `add` to `close`, and its body is in `bodies` only then.
+    Invariant: a connection is here from `add` to `close`.
     """
 
-    def __init__(self, epoll: select.epoll, bodies: BodyBudget) -> None:
-        self._epoll, self._bodies = epoll, bodies
+    def __init__(self, epoll: select.epoll) -> None:
+        self._epoll = epoll
         self._by_fd: dict[int, Connection] = {}
 
     def __len__(self) -> int:
@@ -54,7 +53,8 @@ class OpenConnections:
         """Close a connection, and free what its body holds. It may be closed already."""
         if connection in self:
             del self._by_fd[connection.fd]
-        self._bodies.forget(connection)
+        if connection.state != ANSWERING:  # else the thread that answers still has the body
+            connection.release_body()
         connection.is_failed = True
         connection.received.clear()
         connection.sock.close()

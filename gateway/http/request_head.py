@@ -39,18 +39,6 @@ class Head(NamedTuple):
     expects_continue: bool
 
 
-class HeaderFields:
-    """The headers of a head, by name in any case."""
-
-    __slots__ = ("_headers",)
-
-    def __init__(self, headers: dict[str, str]) -> None:
-        self._headers = headers
-
-    def get(self, name: str, /) -> str | None:
-        return self._headers.get(name.lower())
-
-
 def parse(data: bytes) -> Head:
     """Parse everything before the empty line. Raises Malformed."""
     request_line, *lines = data.split(b"\r\n")

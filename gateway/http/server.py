@@ -29,8 +29,9 @@ from threading import get_ident
 from time import monotonic
 from typing import Final
 
-from myqueue.gateway import drop_reasons
-from myqueue.gateway.http import deadlines, eviction, thread_stacks
+from myqueue.errors import Busy
+from myqueue.gateway import drop_reasons, thread_stacks
+from myqueue.gateway.http import deadlines, eviction
 from myqueue.gateway.http.answer import RequestHandlers
 from myqueue.gateway.http.answer_sender import AnswerSender
 from myqueue.gateway.http.body_budget import BodyBudget
@@ -44,6 +45,7 @@ from myqueue.gateway.http.connection import (
     Connection,
     State,
 )
+from myqueue.gateway.http.dispatcher import Dispatcher
 from myqueue.gateway.http.listener import Listener
 from myqueue.gateway.http.open_connections import IN, OUT, OpenConnections
 from myqueue.gateway.http.request_reader import PARSED, RequestReader
@@ -76,13 +78,14 @@ class Server:
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wake_fd, IN)
         self._dropped = drop_reasons.DropCounter(count_dropped)
-        bodies = BodyBudget(config)
-        self._connections = OpenConnections(self._epoll, bodies)
-        self._sender = AnswerSender(config, self._wake)
+        self._bodies = BodyBudget(config)
+        self._connections = OpenConnections(self._epoll)
+        self._sender = AnswerSender(config, handlers.refuse, self._wake)
         self._pool = WorkerPool(config.threads, self._sender)
         self._requests = RequestReader(
-            config, handlers, bodies, self._sender, self._pool, self._dropped
-        )
+            config, handlers.check_head, self._bodies, self._sender,
+            Dispatcher(handlers, self._sender, self._pool),
+        )  # fmt: skip
         self._listener = Listener(config, self._epoll, self._connections, self._dropped)
 
     def stop(self) -> None:
@@ -111,7 +114,7 @@ class Server:
 
     def _turn(self, seconds: float) -> None:
         """Handle what has happened, or wait for it. Whatever raises, the loop goes on."""
-        handed_over, to_release = self._sender.handed_over, self._sender.bodies_to_release
+        handed_over = self._sender.handed_over
         has_new = False
         for fd, event in self._epoll.poll(0.0 if handed_over else seconds, EVENTS_AT_ONCE):
             connection = self._connections.get(fd)
@@ -131,14 +134,14 @@ class Server:
                     self._advance(connection)
                 except Exception:
                     self._close_failed(connection)
-        try:
-            while to_release:
-                self._requests.release_body(to_release.popleft())
-            # Last: a new connection may get the file descriptor of one that was closed above.
-            if has_new:
+        if self._bodies.needs_room:
+            self._make_room()
+        # Last: a new connection may get the file descriptor of one that was closed above.
+        if has_new:
+            try:
                 self._listener.accept()
-        except Exception:
-            log.exception("the server goes on after a defect of this program")
+            except Exception:
+                log.exception("accepting a connection failed: a defect of this program")
 
     def _drain(self) -> None:
         """Accept no new connections; answer requests under way, as far as the time allows."""
@@ -176,6 +179,8 @@ class Server:
             self._connections.close(connection)
         else:
             self._connections.watch(connection)
+        if self._bodies.needs_room:
+            self._make_room()
 
     def _has_ended(self, connection: Connection, state: State) -> bool:
         """Go on in any state but ANSWERING; return True if nothing is left to do."""
@@ -210,15 +215,34 @@ class Server:
             for connection in eviction.choose_slow_readers(self._connections, now):
                 self._dropped.add(drop_reasons.ANSWERS)
                 self._connections.close(connection)
-            self._requests.make_room()
+            self._make_room()
             self._dropped.log_due(now)
             self._listener.resume_if_due(now)
         except Exception:
-            log.exception("the server goes on after a defect of this program")
+            log.exception("a sweep failed: a defect of this program")
+
+    def _make_room(self) -> None:
+        """Drop the bodies that others have to wait for, and begin the queued ones that fit."""
+        try:
+            for connection in self._bodies.choose_to_drop():
+                self._drop_body(connection)
+            while (queued := self._bodies.begin_next_queued()) is not None:
+                self._requests.begin_body(queued)
+                self._sender.hand_over(queued)  # its body may be here already
+        except Exception:  # the connection that is handled now has nothing to do with it
+            log.exception("making room for bodies failed: a defect of this program")
+
+    def _drop_body(self, connection: Connection) -> None:
+        """Answer 429 instead of reading the body, or the rest of it: others need the room."""
+        self._dropped.add(drop_reasons.BYTES)
+        connection.received.clear()
+        self._sender.refuse(
+            connection, Busy("too many request bodies are being sent to this gateway at once")
+        )
 
     def _end_overdue(self, connection: Connection) -> None:
         if connection.state == WAITS_FOR_ROOM:
-            self._requests.drop_body(connection)
+            self._drop_body(connection)
             return
         if connection.state == ANSWERING:
             limit_s = deadlines.making_ms_max(self._config) / 1000

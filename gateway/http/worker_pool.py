@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from queue import SimpleQueue
+from threading import Lock
 from typing import Final
 
 from myqueue.errors import InvalidSetting
@@ -14,22 +15,22 @@ from myqueue.gateway.http.connection import Connection
 
 HEAVY_AT_ONCE: Final = 2
 
-Work = tuple[Connection, MakeAnswer]
+Work = tuple[Connection, MakeAnswer, bool]  # is it heavy?
 
 
 class WorkerPool:
-    """Threads that make answers and send them.
+    """Threads that make answers and send them. Any thread may add work.
 
-    Any thread may call `add`; only the reading thread calls the other methods.
-    Work for a *heavy* body needs one of `HEAVY_AT_ONCE` slots, because the decoded JSON is several
-    times as large as the body.
+    Work for a *heavy* body needs one of `HEAVY_AT_ONCE` slots until it is answered, because the
+    decoded JSON is several times as large as the body.
     """
 
     def __init__(self, threads: int, sender: AnswerSender) -> None:
         self._threads, self._sender = threads, sender
         self._work: SimpleQueue[Work | None] = SimpleQueue()  # None ends a thread
+        self._heavy_lock = Lock()  # for the next two
         self._heavy_work: deque[Work] = deque()  # waits for a slot
-        self._heavy_slots_used = 0
+        self._heavy_slots = HEAVY_AT_ONCE  # that are free
 
     def start(self) -> None:
         """Start the threads. Raises InvalidSetting if the system does not allow so many."""
@@ -50,29 +51,35 @@ class WorkerPool:
 
     def add(self, connection: Connection, make_answer: MakeAnswer) -> None:
         """Have an answer made and sent by the next free thread."""
-        self._work.put((connection, make_answer))
+        self._work.put((connection, make_answer, False))
 
     def add_heavy(self, connection: Connection, make_answer: MakeAnswer) -> None:
-        """Do the same when a slot for a heavy body is free; `end_heavy` gives the slot back."""
-        self._heavy_work.append((connection, make_answer))
-        self._begin_heavy()
+        """Do the same when a slot for a heavy body is free."""
+        with self._heavy_lock:
+            self._heavy_work.append((connection, make_answer, True))
+            self._begin_heavy()
 
-    def end_heavy(self) -> None:
-        """Note that a heavy body was answered."""
-        self._heavy_slots_used -= 1
-        self._begin_heavy()
+    def _end_heavy(self) -> None:
+        with self._heavy_lock:
+            self._heavy_slots += 1
+            self._begin_heavy()
 
     def _begin_heavy(self) -> None:
-        if self._heavy_work and self._heavy_slots_used < HEAVY_AT_ONCE:
-            self._heavy_slots_used += 1
+        if self._heavy_work and self._heavy_slots:
+            self._heavy_slots -= 1
             self._work.put(self._heavy_work.popleft())
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
-            connection, make_answer = work
+            connection, make_answer, is_heavy = work
+            del work  # the body must not be held until the next request comes
             try:
                 answer = make_answer()
             except Exception:
                 self._sender.abandon(connection)
             else:
                 self._sender.send(connection, answer)
+                del answer
+            del connection, make_answer
+            if is_heavy:
+                self._end_heavy()

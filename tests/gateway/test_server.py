@@ -15,8 +15,9 @@ from support.processes import wait_for
 from support.sites import BIG, VAST, BareConnection, FastApplication, SampleSite, serving
 
 from myqueue.errors import Internal
-from myqueue.gateway.http import deadlines, thread_stacks
-from myqueue.gateway.http.answer import refusal
+from myqueue.gateway import thread_stacks
+from myqueue.gateway.dispatch.api_forms import refusal
+from myqueue.gateway.http import deadlines
 from myqueue.gateway.http.connection import Connection, State
 
 

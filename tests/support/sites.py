@@ -13,6 +13,7 @@ from typing import Any
 
 from support.processes import free_ports
 
+from myqueue.gateway.dispatch.api_forms import refusal
 from myqueue.gateway.dispatch.wsgi import run_application
 from myqueue.gateway.http.answer import Answer, OnAnswer, RequestHandlers
 from myqueue.gateway.http.request_head import Head
@@ -125,7 +126,9 @@ def serving(
         config = replace(DEFAULTS, listen=f"127.0.0.1:{number}", **settings)
         try:
             answer = partial(run_application, application, config)
-            server = Server(config, RequestHandlers(answer, begin, check_head), count_dropped)
+            server = Server(
+                config, RequestHandlers(answer, refusal, begin, check_head), count_dropped
+            )
             break
         except OSError:  # somebody else was quicker
             assert attempt < 4

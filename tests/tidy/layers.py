@@ -135,7 +135,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "gateway/http/",
         (
-            *("<public>", "myqueue.gateway.settings", "myqueue.gateway.api.responses"),
+            *("<public>", "myqueue.gateway.settings", "myqueue.gateway.thread_stacks"),
             *("myqueue.gateway.drop_reasons", "myqueue.gateway.http"),
         ),
     ),
