@@ -37,7 +37,8 @@ class AnswerSender:
         refuse: Callable[[MyQueueError], Answer],
         wake: Callable[[], None],
     ) -> None:
-        self._config, self._make_refusal, self._wake = config, refuse, wake
+        self._make_refusal, self._wake = refuse, wake
+        self._idle_s = config.idle_timeout_ms / 1000
         self.handed_over: deque[Connection] = deque()  # the reading thread goes on with them
         self.stopping = False
         self._second, self._date = 0, ""
@@ -52,7 +53,7 @@ class AnswerSender:
     def refuse(self, connection: Connection, error: MyQueueError) -> None:
         """Answer a request that is not read to its end; in the reading thread."""
         connection.release_body()
-        connection.begin_answer(deadlines.SEND_TIMEOUT_S * 1000)
+        connection.begin_answer(deadlines.SEND_TIMEOUT_S)
         self.send(connection, self._make_refusal(error))
 
     def abandon(self, connection: Connection) -> None:
@@ -67,7 +68,7 @@ class AnswerSender:
         if rest is not None:
             connection.send(rest)
         if connection.unsent is None:
-            connection.end_answer(self._config.idle_timeout_ms)
+            connection.end_answer(self._idle_s)
 
     def _send(self, connection: Connection, answer: Answer) -> None:
         close = connection.close_after_answer = answer.close or self.stopping
@@ -93,9 +94,9 @@ class AnswerSender:
         connection.release_body()
         rest = connection.unsent
         if rest is None:
-            connection.end_answer(self._config.idle_timeout_ms)
+            connection.end_answer(self._idle_s)
         else:
-            connection.begin_writing(deadlines.sending_ms_max(len(rest)))
+            connection.begin_writing(deadlines.sending_s_max(len(rest)))
         if (
             rest is not None
             or connection.received

@@ -31,12 +31,14 @@ class State(IntEnum):
     passed; one that waits for room is told so (429).
 
         method         from                              to              deadline
+        (new)          -                                 IDLE            header_timeout_ms
         await_head     HEAD                              IDLE            stays as it is
         begin_head     IDLE                              HEAD            header_timeout_ms
         await_room     IDLE, HEAD                        WAITS_FOR_ROOM  body_timeout_ms
         begin_body     IDLE, HEAD, WAITS_FOR_ROOM        BODY            body_timeout_ms
-        begin_answer   IDLE, HEAD, WAITS_FOR_ROOM, BODY  ANSWERING       deadlines.making_ms_max
-        begin_writing  ANSWERING                         WRITING         deadlines.sending_ms_max
+        begin_answer   IDLE, HEAD, WAITS_FOR_ROOM, BODY  ANSWERING       deadlines.making_s_max; of
+                                                                         a refusal SEND_TIMEOUT_S
+        begin_writing  ANSWERING                         WRITING         deadlines.sending_s_max
         end_answer     ANSWERING, WRITING                IDLE            idle_timeout_ms
         linger         IDLE                              LINGERING       deadlines.LINGER_S
 
@@ -61,20 +63,33 @@ IDLE, HEAD, WAITS_FOR_ROOM, BODY, ANSWERING, WRITING, LINGERING = State
 class Connection:
     """A client's connection: its socket, the state of its request, and how fast data moves.
 
-    Invariant: only the reading thread changes `received`, `input_ended` and `watched_events`; while
-    the state is ANSWERING, `unsent`, `head` and `body` belong to the thread that answers.
+    Which thread may change a field:
+
+        received, received_bytes, input_ended,      the reading thread
+        had_request, wants_write, watched_events
+        state, deadline, head, body, unsent,        the thread that answers while the state is
+        sent_bytes, close_after_answer              ANSWERING, else the reading thread
+        pace                                        the same; it is not measured in ANSWERING
+        is_failed                                   any thread; it never becomes False again
+        address, fd, sock, tls_lock                 none
+
+    The reading thread reads fields of the other one, and the other way round, without a lock. That
+    relies on the interpreter's lock: setting a field is atomic, and other threads see changes in
+    the order in which they were made. One exception: the reading thread closes a connection that
+    is overdue in ANSWERING; the thread that answers then fails to send.
     """
 
     __slots__ = (
         "address", "body", "close_after_answer", "deadline", "fd", "had_request", "head",
-        "input_ended", "is_failed", "pace", "received", "sock", "state",
-        "tls_lock", "unsent", "wants_write", "watched_events",
+        "input_ended", "is_failed", "pace", "received", "received_bytes", "sent_bytes", "sock",
+        "state", "tls_lock", "unsent", "wants_write", "watched_events",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, address: str) -> None:
         self.sock, self.address, self.fd = sock, address, sock.fileno()
         self.received = bytearray()  # and not yet taken out as a head or a body
         self.unsent: memoryview | None = None  # the rest of an answer
+        self.received_bytes = self.sent_bytes = 0  # since it was opened
         self.head: Head | None = None  # of the request that is received or answered
         self.state = IDLE
         self.deadline = math.inf  # on the monotonic clock: the server closes the connection then
@@ -106,59 +121,59 @@ class Connection:
         """Wait for a request again, no longer than before: only an empty line was received."""
         self.state = IDLE
 
-    def begin_head(self, timeout_ms: float) -> None:
+    def begin_head(self, timeout_s: float) -> None:
         """Measure how fast the rest of a head arrives."""
         self.state = HEAD
         self._begin_phase()
-        self.expire_in(timeout_ms)
+        self.expire_in(timeout_s)
 
-    def await_room(self, timeout_ms: float) -> None:
+    def await_room(self, timeout_s: float) -> None:
         """Wait until other bodies leave room for this one."""
         self.state = WAITS_FOR_ROOM
-        self.expire_in(timeout_ms)
+        self.expire_in(timeout_s)
 
-    def begin_body(self, timeout_ms: float) -> None:
+    def begin_body(self, timeout_s: float) -> None:
         """Measure how fast the rest of a body arrives."""
         self.state = BODY
         self._begin_phase()
-        self.expire_in(timeout_ms)
+        self.expire_in(timeout_s)
 
-    def begin_answer(self, timeout_ms: float) -> None:
+    def begin_answer(self, timeout_s: float) -> None:
         """Leave the connection to the thread that answers."""
         self.state = ANSWERING
-        self.expire_in(timeout_ms)
+        self.expire_in(timeout_s)
 
-    def begin_writing(self, timeout_ms: float) -> None:
+    def begin_writing(self, timeout_s: float) -> None:
         """Leave the rest of the answer to the reading thread."""
-        self._begin_phase()
-        self.expire_in(timeout_ms)
+        self.pace.begin(monotonic(), self.sent_bytes)
+        self.expire_in(timeout_s)
         self.state = WRITING  # last: from now on all belongs to the reading thread
 
-    def end_answer(self, idle_timeout_ms: float) -> None:
+    def end_answer(self, idle_timeout_s: float) -> None:
         """Leave the connection to the reading thread: the answer was sent, or can't be."""
-        self.expire_in(idle_timeout_ms)
+        self.expire_in(idle_timeout_s)
         self.state = IDLE  # last: from now on all belongs to the reading thread
 
-    def linger(self, timeout_ms: float) -> bool:
+    def linger(self, timeout_s: float) -> bool:
         """Send the end, and leave the closing to the client: closing a socket with unread bytes
         would make the client lose the answer. Return False if the connection failed.
         """
         self.received.clear()
         self.state = LINGERING
-        self.expire_in(timeout_ms)
+        self.expire_in(timeout_s)
         try:
             self.sock.shutdown(socket.SHUT_WR)
         except OSError:
             return False
         return True
 
-    def expire_in(self, ms: float) -> None:
+    def expire_in(self, seconds: float) -> None:
         """Set the deadline to so long from now."""
-        self.deadline = monotonic() + ms / 1000
+        self.deadline = monotonic() + seconds
 
     def _begin_phase(self) -> None:
-        """Start measuring progress: of the request, its body, or the sending of its answer."""
-        self.pace.begin(monotonic(), self.progress)
+        """Start measuring how fast a head or a body arrives."""
+        self.pace.begin(monotonic(), self.received_bytes)
 
     def release_body(self) -> None:
         """Give up the body and its room, if it has any."""
@@ -193,6 +208,7 @@ class Connection:
                 self.input_ended = True
                 return
             self.received += chunk
+            self.received_bytes += len(chunk)
             # TLS buffers bytes that cause no event, so it is read until empty; a plain socket is
             # read once.
             if not isinstance(self.sock, ssl.SSLSocket) or not self.sock.pending():
@@ -213,6 +229,7 @@ class Connection:
         except OSError:
             self.unsent, self.is_failed = None, True
             return False
+        self.sent_bytes += sent
         self.unsent = memoryview(data)[sent:] if sent < len(data) else None
         return True
 
@@ -220,13 +237,21 @@ class Connection:
 
     @property
     def is_slow(self) -> bool:
-        """True if its client is slow, and not only waiting for room."""
-        return self.pace.is_slow and self.state != WAITS_FOR_ROOM
+        """True if the server waits for this client, and its bytes move slowly."""
+        return self.is_measured and self.pace.is_slow
+
+    @property
+    def is_measured(self) -> bool:
+        """True if the server waits for bytes of this client, or for it to take some. A new
+        connection counts too: many that send nothing must not hold all places.
+        """
+        state = self.state
+        return state in (HEAD, BODY, WRITING) or (state == IDLE and not self.had_request)
 
     @property
     def progress(self) -> int:
-        """A number that grows with each byte: received of a request, or taken of its answer."""
-        return len(self.received) if self.state < ANSWERING else -self.unsent_bytes
+        """The bytes that have moved in the direction that is measured."""
+        return self.sent_bytes if self.state == WRITING else self.received_bytes
 
     @property
     def unsent_bytes(self) -> int:

@@ -27,7 +27,7 @@ def eviction_order(connection: Connection) -> tuple[float, int, float]:
     least.
     """
     bytes_per_s = connection.pace.bytes_per_s if connection.is_slow else math.inf
-    return bytes_per_s, connection.progress, connection.pace.begin_s
+    return bytes_per_s, len(connection.received), connection.pace.begin_s
 
 
 def choose_for_place(connections: Iterable[Connection]) -> list[Connection]:

@@ -85,7 +85,7 @@ class Listener:
         if self._tls is not None:
             sock = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
         connection = Connection(sock, address)
-        connection.expire_in(self._config.header_timeout_ms)
+        connection.expire_in(self._config.header_timeout_ms / 1000)
         self._connections.add(connection)
 
     def _pause(self) -> None:

@@ -97,7 +97,7 @@ class RequestReader:
 
     def _await_head(self, connection: Connection) -> None:
         if connection.state == IDLE and connection.received:
-            connection.begin_head(self._config.header_timeout_ms)
+            connection.begin_head(self._config.header_timeout_ms / 1000)
         elif connection.state == HEAD and not connection.received:
             connection.await_head()
 
@@ -109,14 +109,14 @@ class RequestReader:
             return True
         body = connection.body = self._bodies.reserve(connection, head.body_bytes)
         if self._bodies.is_queued(body):
-            connection.await_room(self._config.body_timeout_ms)
+            connection.await_room(self._config.body_timeout_ms / 1000)
             return False
         self.begin_body(connection)
         return True
 
     def begin_body(self, connection: Connection) -> None:
         """Read a body that has room from now on."""
-        connection.begin_body(self._config.body_timeout_ms)
+        connection.begin_body(self._config.body_timeout_ms / 1000)
         head = connection.head
         if (
             head is not None
@@ -136,7 +136,7 @@ class RequestReader:
         body = _cut_body(connection, head.body_bytes)
         if connection.body is not None and connection.body.is_small:
             connection.release_body()
-        connection.begin_answer(deadlines.making_ms_max(self._config))
+        connection.begin_answer(deadlines.making_s_max(self._config))
         self._dispatcher.dispatch(connection, head, body)
 
 

@@ -191,7 +191,7 @@ class Server:
             connection.received.clear()
             return connection.input_ended
         if state == IDLE:
-            return connection.input_ended or not connection.linger(deadlines.LINGER_S * 1000)
+            return connection.input_ended or not connection.linger(deadlines.LINGER_S)
         return False
 
     def _close_failed(self, connection: Connection) -> None:
@@ -207,7 +207,7 @@ class Server:
             try:
                 if connection.deadline < now:
                     self._end_overdue(connection)
-                else:
+                elif connection.is_measured:
                     connection.pace.measure(now, connection.progress)
             except Exception:
                 self._close_failed(connection)
@@ -245,7 +245,7 @@ class Server:
             self._drop_body(connection)
             return
         if connection.state == ANSWERING:
-            limit_s = deadlines.making_ms_max(self._config) / 1000
+            limit_s = deadlines.making_s_max(self._config)
             log.error(
                 "%s is overdue after %.0f s: a defect of this program; all threads follow",
                 connection.describe(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,9 +18,11 @@ from support.sites import VAST, BareConnection, FastApplication, SampleSite, ser
 from myqueue.errors import InvalidSetting
 from myqueue.gateway.app import create_app
 from myqueue.gateway.dispatch.head_check import HeadCheck
-from myqueue.gateway.http import listener
+from myqueue.gateway.http import listener, open_connections
 from myqueue.gateway.http.answer import Answer, OnAnswer
 from myqueue.gateway.http.body_budget import BodyBudget
+from myqueue.gateway.http.connection import Connection, State
+from myqueue.gateway.http.open_connections import IN, OUT, wanted_events
 from myqueue.gateway.http.request_head import Head
 from myqueue.gateway.http.server import Server
 from myqueue.gateway.settings import DEFAULTS, SETTINGS, check
@@ -200,6 +203,23 @@ def test_a_client_that_is_gone_frees_its_answer_at_once(
     wait_for("its end", lambda: not list(server._connections), 5)
 
 
+def test_a_client_that_is_gone_wakes_up_nobody_while_its_answer_is_made(
+    started: tuple[int, Server], holding: HoldingApplication
+) -> None:
+    """Its end would be reported again and again."""
+    port, server = started
+    line = BareConnection(port)
+    line.send("/hold")
+    line.sock.shutdown(socket.SHUT_WR)
+    wait_for("its end to be received", lambda: any(x.input_ended for x in server._connections))
+    line.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    line.close()
+    (connection,) = server._connections
+    wait_for("it not to be watched", lambda: connection.watched_events is None, 5)
+    holding.release()
+    wait_for("its end", lambda: not list(server._connections), 5)
+
+
 # -- what was refused or not, depending on how its bytes arrived ----------------------------------
 
 
@@ -296,3 +316,28 @@ def test_the_reading_thread_does_not_wake_itself_up(
         assert line.answer() == (200, b"ahead")
     assert 1 <= len(woken) <= 3
     line.close()
+
+
+def test_what_is_watched_follows_from_state_and_buffers() -> None:
+    """Every row is one connection; `ahead` bytes were received and not yet taken out."""
+    much = open_connections.PIPELINED_BYTES_MAX + 1
+    for state, ahead, ended, wants_write, events in (
+        (State.IDLE, 0, False, False, IN),
+        (State.IDLE, 0, True, False, 0),
+        (State.HEAD, 9, False, True, IN | OUT),  # TLS has to write before it can read
+        (State.BODY, much, False, False, IN),
+        (State.WAITS_FOR_ROOM, 9, False, True, 0),
+        (State.ANSWERING, 0, False, False, IN),
+        (State.ANSWERING, much, False, False, 0),
+        (State.WRITING, 0, False, False, IN | OUT),
+        (State.WRITING, much, False, False, OUT),
+        (State.WRITING, 0, True, False, OUT),
+        (State.LINGERING, 0, False, False, IN),
+    ):
+        connection = Connection(socket.socket(), "here")
+        connection.state, connection.received = state, bytearray(ahead)
+        connection.input_ended, connection.wants_write = ended, wants_write
+        assert wanted_events(connection) == events, (state, ahead, ended, wants_write)
+        connection.is_failed = True
+        assert wanted_events(connection) is None
+        connection.sock.close()

@@ -206,7 +206,7 @@ def test_a_request_that_is_never_answered_ends_all_the_same(
     """Its connection is closed, the log says where every thread stood, and others go on; what its
     thread says later goes nowhere, even if another connection has its number by then.
     """
-    monkeypatch.setattr(deadlines, "making_ms_max", lambda config: 200.0)
+    monkeypatch.setattr(deadlines, "making_s_max", lambda config: 0.2)
     line.send("/wait")
     assert line.file.read() == b""
     assert "POST '/wait' from 127.0.0.1 is overdue after 0 s" in caplog.text
