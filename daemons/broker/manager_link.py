@@ -41,12 +41,19 @@ Row = list[Any]
 class _ManagerState:
     """What this broker sent to one manager, and what that manager has acknowledged."""
 
-    __slots__ = ("heartbeat_number", "next_is_full", "orders_parts", "unanswered_groups")
+    __slots__ = (
+        "heartbeat_number",
+        "next_is_full",
+        "orders_parts",
+        "sent_groups",
+        "unanswered_groups",
+    )
 
     def __init__(self) -> None:
         self.heartbeat_number = 0  # of the last heartbeat sent
         self.next_is_full = True  # the next heartbeat lists all groups
         self.unanswered_groups: dict[int, None] = {}  # groups that it may not know as they are
+        self.sent_groups: list[int] = []  # those of the last heartbeat, until it is answered
         self.orders_parts = OrdersParts()
 
 
@@ -140,8 +147,8 @@ class ManagerLink:
         is_full = manager.next_is_full
         if is_full:
             manager.unanswered_groups |= dict.fromkeys(self._engine.replicas)
-        groups = islice(manager.unanswered_groups, GROUPS_PER_HEARTBEAT_MAX)
-        fields = common | {"full": is_full, "groups": self._rows(groups, rows)}
+        manager.sent_groups = list(islice(manager.unanswered_groups, GROUPS_PER_HEARTBEAT_MAX))
+        fields = common | {"full": is_full, "groups": self._rows(manager.sent_groups, rows)}
         if is_full:
             fields["held"] = self._held_rows()
         manager.heartbeat_number += 1
@@ -256,9 +263,11 @@ class ManagerLink:
             return None
         self._answers.note_contents(node, message)
         if heartbeat_number == manager.heartbeat_number:
-            # Answers to older heartbeats say nothing about what changed since.
-            unsent = islice(manager.unanswered_groups, GROUPS_PER_HEARTBEAT_MAX, None)
-            manager.unanswered_groups = dict.fromkeys(unsent)
+            # Answers to older heartbeats say nothing about what changed since. Several parts may
+            # answer one heartbeat: the first of them acknowledges its groups.
+            for group in manager.sent_groups:
+                manager.unanswered_groups.pop(group, None)
+            manager.sent_groups = []
             manager.next_is_full = False
         manager.next_is_full |= message.more
         return manager.orders_parts.join(message)

@@ -98,6 +98,23 @@ def test_clients_beyond_one_heartbeat_come_with_the_next(
     assert producers == [[1, 2], [3, 1], [2, 1]] and consumers == [[11, 12], [13, 11], [12, 11]]
 
 
+def test_parts_of_one_answer_acknowledge_only_the_groups_of_its_heartbeat(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manager_link, "GROUPS_PER_HEARTBEAT_MAX", 2)
+    made = [5, 6, 7, 8, 9]
+    rows = [wanted_row(group, [[1, 7], [2, 8], [3, 9]]) for group in made]
+    answer(world, orders(version=9, wanted=rows))
+    seen = set[int]()
+    for _ in range(6):
+        for manager, number, state in later(world):
+            if manager == 1:
+                seen.update(row[0] for row in state["groups"])
+                for _ in range(3):  # as many parts answer one heartbeat
+                    answer(world, orders(version=9), manager, number)
+    assert seen == {GROUP, *made}
+
+
 def test_wanted_groups_are_made(world: World) -> None:
     mine = wanted_row(5, [[1, 7], [2, 8], [3, 9]], {"message_bytes_max": 100})
     second, others = wanted_row(6, [[2, 8], [1, 11]]), wanted_row(7, [[2, 8], [3, 9]])
