@@ -175,7 +175,8 @@ class FetchHandler:
             entries = self._read_ahead.take(
                 replica.uid, offset, bytes_left, frames_left
             ) or read_batches(replica, offset, end, bytes_left, frames_left, not answer.frames)
-        except errors.EntryMissing:  # it is being filled after a leader's snapshot
+        # It is being filled after a leader's snapshot, or repaired.
+        except (errors.EntryMissing, errors.NotReady):
             code, details = errors.NotReady.code, {"retry_ms": RETRY_MS}
         except errors.MyQueueError as error:
             self._engine.counts["reads_failed_total"] += 1

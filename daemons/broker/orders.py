@@ -7,9 +7,9 @@ stored with the group: `pack_about` and `unpack_about`.
 
 Orders state what managers have committed. A broker follows those of the highest version that it has
 seen, of managers that know this life of it. So it never follows orders older than those that an
-earlier life of it followed. A group that is neither wanted nor to
-be removed stays, and is reported. Addresses of brokers alone are accepted from any manager: without
-them a restarted broker could reach no other as long as the managers have no leader.
+earlier life of it followed. A group that is neither wanted nor to be removed stays, and is
+reported. Addresses of brokers alone are accepted from any manager: without them a restarted broker
+could reach no other as long as the managers have no leader.
 """
 
 from __future__ import annotations

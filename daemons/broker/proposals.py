@@ -312,7 +312,11 @@ class ProposalQueue:
         return items, waiters_by_command
 
     def _packed_commands(self) -> Iterator[tuple[bytes, list[CommandWaiter]]]:
-        """Yield commands with their waiters. Rows of one operation share a command, in order."""
+        """Yield commands with their waiters. Rows of one operation share a command.
+
+        Requests of one turn are under way at the same time, so any order of operations is right; a
+        client that wants one waits for the reply before it sends the next request.
+        """
         for operation in sorted({row[0] for row, _ in self._new_rows}):
             alike = [new for new in self._new_rows if new[0][0] == operation]
             for begin in range(0, len(alike), COMMAND_ROWS_MAX):

@@ -51,7 +51,7 @@ def read_batches(
 ) -> list[Entry]:
     """Return entries with messages offset … end - 1; the first may begin before `offset`.
 
-    Raises EntryMissing or CorruptData if not even the first can be read.
+    If not even the first can be read: EntryMissing, CorruptData, or NotReady while it is repaired.
     """
     index = replica.index_at_offset(offset)
     if index is None:
