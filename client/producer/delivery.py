@@ -2,9 +2,8 @@
 
 A producer makes a `Delivery` for each message, and most are never used. So it costs almost nothing:
 it holds its batch and its place there, and reads the outcome from its batch. It is still a
-`concurrent.futures.Future` (`wait`, `as_completed` and `asyncio.wrap_future` work). It becomes a
-full one when a caller first needs a part that only a full one has; from then on its batch reports
-the outcome to it.
+`concurrent.futures.Future` (`wait`, `as_completed` and `asyncio.wrap_future` work), but a
+`LazyFuture`: once it is a full one, its batch reports the outcome to it.
 """
 
 from __future__ import annotations
@@ -12,12 +11,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
-from time import monotonic
+from copy import copy
 from typing import Any, Final, NamedTuple
 
 from myqueue.errors import DeliveryFailed, MyQueueError, TimedOut
 from myqueue.producer.batch import STORED, Batch
+from myqueue.producer.countdown import Countdown
 from myqueue.producer.failures import failed_records, list_outcome
+from myqueue.producer.lazy_future import LazyFuture
 
 
 class RecordMetadata(NamedTuple):
@@ -45,11 +46,10 @@ class Stored(NamedTuple):
 
 # The constructor of a NamedTuple is a Python function: 0.14 µs instead of 0.06.
 _new: Final[Any] = tuple.__new__
-_becoming_full: Final = threading.Lock()
 _LATE: Final = "not delivered within {} s; it may still be"
 
 
-class Delivery(Future[RecordMetadata]):
+class Delivery(LazyFuture[RecordMetadata]):
     """The future of one message: a RecordMetadata, or the error that made it fail.
 
     It cannot be cancelled, because the message may be sent already.
@@ -62,7 +62,6 @@ class Delivery(Future[RecordMetadata]):
 
     # `Producer.send` sets both: an `__init__` in Python would cost 0.05 µs.
     __slots__ = ("_batch", "_index")
-    __init__ = object.__init__
     _batch: Batch
     _index: int
 
@@ -75,7 +74,7 @@ class Delivery(Future[RecordMetadata]):
         if batch.state is not STORED:
             error = self.exception(timeout)
             if error is not None:
-                raise error
+                raise copy(error)  # one that is raised twice gathers foreign traces
         lane = batch.lane
         place = (lane.topic, lane.partition, batch.offset + self._index, batch.stored_ms)
         metadata: RecordMetadata = _new(RecordMetadata, place)
@@ -83,24 +82,10 @@ class Delivery(Future[RecordMetadata]):
 
     def exception(self, timeout: float | None = None) -> MyQueueError | None:
         """Wait like `result`, and return the error; None if the message is stored."""
-        if not self._batch.is_settled:
-            self._wait(timeout)
-        return self._batch.error
-
-    def _wait(self, timeout: float | None) -> None:
-        """Wait on one lock instead of a full future's condition, states and callbacks."""
-        gate = threading.Lock()
-        gate.acquire()
-
-        def opened(batch: Batch) -> None:
-            gate.release()
-
-        self._batch.listen(opened)
-        # A lock's wait is interruptible, so Ctrl-C works.
-        limit = -1.0 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX)
-        if not gate.acquire(timeout=limit):
-            self._batch.unlisten(opened)
+        batch = self._batch
+        if not batch.is_settled and not Countdown([batch]).wait(timeout):
             raise TimedOut(_LATE.format(timeout))
+        return batch.error
 
     def done(self) -> bool:
         return self._batch.is_settled
@@ -108,13 +93,8 @@ class Delivery(Future[RecordMetadata]):
     def cancel(self) -> bool:
         return False
 
-    def _become_full(self) -> None:
-        with _becoming_full:
-            is_first = "_condition" not in vars(self)
-            if is_first:
-                super().__init__()
-        if is_first:
-            self._batch.listen(self._settled)
+    def _became_full(self) -> None:
+        self._batch.listen(self._settled)
 
     def _settled(self, batch: Batch) -> None:
         self.set_running_or_notify_cancel()
@@ -122,25 +102,6 @@ class Delivery(Future[RecordMetadata]):
             self.set_exception(batch.error)
         else:
             self.set_result(self.result())
-
-
-class _PartOfFuture:
-    """An attribute of a full Future; the first access to one makes the Delivery a full future.
-
-    An attribute of the instance hides it afterwards. `__getattr__` would do the same, but in a
-    class that has one, every access to an attribute is slower: 0.1 µs for each message.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __get__(self, delivery: Delivery, _: type[Delivery]) -> Any:
-        delivery._become_full()
-        return vars(delivery)[self._name]
-
-
-for _name in vars(Future()):
-    setattr(Delivery, _name, _PartOfFuture(_name))
 
 
 class Part(NamedTuple):
@@ -199,7 +160,9 @@ class BatchDelivery(Future[list[Stored]]):
 
     def result(self, timeout: float | None = None) -> list[Stored]:
         """Wait for at most `timeout` seconds; raise DeliveryFailed or TimedOut."""
-        self.exception(timeout)
+        error = self.exception(timeout)
+        if error is not None:
+            raise copy(error)  # one that is raised twice gathers foreign traces
         return super().result(0)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
@@ -211,27 +174,3 @@ class BatchDelivery(Future[list[Stored]]):
 
     def cancel(self) -> bool:
         return False
-
-
-class Countdown:
-    """Wait until all these batches are stored or failed."""
-
-    def __init__(self, batches: list[Batch]) -> None:
-        self._left, self._lock = len(batches), threading.Lock()
-        self._zero = threading.Event()
-        for batch in batches:
-            batch.listen(self._one_less)
-
-    def _one_less(self, batch: Batch) -> None:
-        with self._lock:
-            self._left -= 1
-            if not self._left:
-                self._zero.set()
-
-    def wait(self, timeout: float | None) -> bool:
-        """Wait in slices, so that Ctrl-C works on every platform."""
-        deadline = None if timeout is None else monotonic() + timeout
-        while not self._zero.wait(0.1 if deadline is None else min(0.1, deadline - monotonic())):
-            if deadline is not None and monotonic() >= deadline:
-                return False
-        return True

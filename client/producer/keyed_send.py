@@ -98,13 +98,15 @@ class _JoinedAnswers:
         self._lock = Lock()
 
     def part_answered(self, partition: int, indexes: list[int], future: Future[Any]) -> None:
-        error = future.exception()
-        if error is None:
+        error: BaseException | None = None
+        try:
             offset, stored_ms = future.result()
             for step, index in enumerate(indexes):
                 self._metadata[index] = RecordMetadata(
                     self._topic, partition, offset + step, stored_ms
                 )
+        except BaseException as unexpected:  # also a result of another form
+            error = unexpected
         with self._lock:
             if error is not None:  # a part that fails in any way counts, else the caller waits on
                 if not isinstance(error, MyQueueError):

@@ -38,7 +38,8 @@ from myqueue.errors import (
 from myqueue.finalizers import ProducerParting, wait_for_partings, weakly
 from myqueue.producer.accumulator import Accumulator
 from myqueue.producer.batch import COUNT_MAX, MESSAGE_OVERHEAD_BYTES, Batch
-from myqueue.producer.delivery import BatchDelivery, Countdown, Delivery, Part, RecordMetadata
+from myqueue.producer.countdown import Countdown
+from myqueue.producer.delivery import BatchDelivery, Delivery, Part, RecordMetadata
 from myqueue.producer.failures import Failures
 from myqueue.producer.input import (
     Runs,
@@ -59,7 +60,6 @@ from myqueue.wire.clock import now_ms, wall_ms
 log = logging.getLogger("myqueue.client")
 
 AT_EXIT_S: Final = 5.0
-SLICE_S: Final = 0.1  # longest single wait, so that Ctrl-C works on every platform
 LOG_MS: Final = 200  # failures within this time become one line in the log
 _producers: WeakSet[Producer] = WeakSet()
 
@@ -116,7 +116,8 @@ class Producer:
         self._is_closed = False
         self._buffer_bytes = self.settings.max_buffered_bytes
         self._lock = threading.Lock()
-        self._room = threading.Condition(self._lock)  # notified when there is room
+        # Notified when there is room, and when the producer ends.
+        self._room = threading.Condition(self._lock)
         self._accumulator = Accumulator(
             linger_ms=self.settings.linger_ms,
             max_in_flight=self.settings.max_in_flight,
@@ -355,7 +356,7 @@ class Producer:
                     f" delivered, and no room came within {limit_ms} ms; "
                     + (why or "messages come faster than the cluster stores them")
                 )
-            self._room.wait(min(left, SLICE_S))
+            self._room.wait(left)
             self._refuse_if_ended()
 
     # -- topics -----------------------------------------------------------------------------------
@@ -432,6 +433,8 @@ class Producer:
         self._is_closed = self.parting.is_closed = True
         if self._refusal is None:
             self._refusal = Closed("this producer was closed")
+            with self._lock:
+                self._room.notify_all()
         problem: MyQueueError | None = None
         try:
             self._deliver(timeout)

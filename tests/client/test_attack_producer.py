@@ -120,6 +120,15 @@ def test_a_part_that_fails_in_an_unknown_way_ends_the_wait(other: Exception | No
     assert "a defect" in str(error)
 
 
+def test_a_part_with_an_unexpected_result_ends_the_wait_too() -> None:
+    joined, part = _JoinedAnswers("t", 1, 1), Future[Any]()
+    part.add_done_callback(partial(joined.part_answered, 0, [0]))
+    part.set_result(7)  # neither offset nor time
+    assert joined.future.done()
+    error = joined.future.exception(0)
+    assert isinstance(error, OutcomeUnknown) and error.outcome == UNKNOWN
+
+
 def test_what_send_once_may_have_sent_cannot_be_cancelled(cluster: EchoCluster) -> None:
     """Like a Delivery: a cancelled one would say nothing of messages that may be stored."""
     [log] = cluster.topic("t")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from concurrent.futures import Future, wait
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from myqueue.cluster.partitioner import Spread
 from myqueue.errors import NONE, UNKNOWN, Busy, DeliveryFailed, MyQueueError, TimedOut
 from myqueue.producer.batch import AWAITING, FAILED, QUEUED, STORED, Batch, BatchState
+from myqueue.producer.countdown import Countdown
 from myqueue.producer.delivery import BatchDelivery, Delivery, Part, RecordMetadata
 from myqueue.producer.failures import KEPT_BYTES_MAX, Failures
 from myqueue.producer.lane import Lane
@@ -158,3 +160,49 @@ def test_a_batch_changes_only_as_its_table_says() -> None:
             batch.become(state)
     with pytest.raises(ValueError, match="OPEN cannot become STORED"):
         Batch(batch.lane, 0, 0, 0).become(STORED)
+
+
+def entries(error: BaseException) -> int:
+    return len(traceback.extract_tb(error.__traceback__))
+
+
+def test_an_error_that_is_raised_often_gathers_no_traces() -> None:
+    """All messages of a batch share one error; each `result` raises a copy."""
+    batch = made(b"a", b"b", error=Busy("full", component="tcp://h:1"))
+    delivery: Delivery = Delivery()
+    delivery._batch, delivery._index = batch, 0
+    for ask in (delivery, BatchDelivery([Part(batch, 0, 2)])):
+        raised = []
+        for _ in range(5):
+            with pytest.raises(MyQueueError) as caught:
+                ask.result(0)
+            raised.append(caught.value)
+        assert len({entries(error) for error in raised}) == 1
+        assert len(set(map(id, raised))) == 5
+        shared = ask.exception(0)
+        assert isinstance(shared, MyQueueError) and shared.__traceback__ is None
+        assert vars(raised[0]) == vars(shared) and str(raised[0]) == str(shared)
+
+
+def test_a_wait_that_ends_too_early_leaves_no_listener() -> None:
+    batches = [made(b"a"), made(b"b")]
+    for _ in range(3):
+        assert not Countdown(batches).wait(0.001)
+    assert [batch.listeners for batch in batches] == [[], []]
+    waiting = Countdown(batches)
+    for batch in batches:
+        batch.become(STORED)
+        batch.call_listeners()
+    assert waiting.wait(0) and Countdown(batches).wait(0) and Countdown([]).wait(0)
+
+
+def test_the_parts_of_a_future_are_those_that_make_a_delivery_full() -> None:
+    """A new Python may rename them: then `LazyFuture`, `wait` and `asyncio` must be read again."""
+    names = {"_condition", "_state", "_result", "_exception", "_waiters", "_done_callbacks"}
+    assert set(vars(Future())) == names
+    for name in names:
+        delivery: Delivery = Delivery()
+        delivery._batch, delivery._index = made(b"a"), 0
+        assert not set(vars(delivery)) & names
+        getattr(delivery, name)
+        assert set(vars(delivery)) >= names, name

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -453,13 +454,25 @@ def test_an_error_for_a_whole_message_answers_each_of_its_batches(cluster, produ
     assert time.monotonic() - begin < 1.5
 
 
-def test_who_waits_for_room_is_notified(cluster, monkeypatch):
-    monkeypatch.setattr("myqueue.producer.producer.SLICE_S", 60.0)
+def test_who_waits_for_room_is_notified(cluster):
     with gathering(cluster, max_buffered_bytes=100) as producer:
         answer = threading.Timer(0.2, answer_again, [cluster])
         answer.start()
         assert producer.send("t", b"x" * 60).result(20).offset == 2
         answer.join()
+
+
+def test_who_waits_for_room_is_refused_as_soon_as_the_producer_is_closed(cluster):
+    with gathering(cluster, max_buffered_bytes=100) as producer, ThreadPoolExecutor(2) as threads:
+        waiting = threads.submit(producer.send, "t", b"x" * 60)
+        while not producer._room._waiters:
+            time.sleep(0.001)
+        closing = threads.submit(producer.close, 8)
+        with pytest.raises(errors.Closed):
+            waiting.result(5)
+        assert not closing.done(), "it still delivers what it took"
+        answer_again(cluster)
+        closing.result(10)
 
 
 @pytest.fixture
