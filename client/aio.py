@@ -24,8 +24,8 @@ from myqueue.consumer.consumer import Consumer
 from myqueue.consumer.message import Message, TopicPartition
 from myqueue.consumer.positions import Partitions
 from myqueue.errors import Closed
+from myqueue.producer.conversion import plain_value, plain_values
 from myqueue.producer.delivery import RecordMetadata, Stored
-from myqueue.producer.input import plain, plain_values
 from myqueue.producer.producer import Producer
 from myqueue.settings import ConsumerSettings
 
@@ -79,7 +79,7 @@ class AsyncProducer:
             headers=headers,
             timestamp_ms=timestamp_ms,
         )
-        size = len(plain(value))
+        size = len(plain_value(value))
         return await asyncio.wrap_future(await self._put(text(topic, "topic"), size, call))
 
     async def send_many(

@@ -22,8 +22,8 @@ from myqueue.consumer.consumer import Consumer
 from myqueue.consumer.message import Message, TopicPartition
 from myqueue.errors import Closed, InvalidRequest, InvalidSetting, Unreachable
 from myqueue.http_requests import REFUSED_S
+from myqueue.producer.conversion import plain_value
 from myqueue.producer.delivery import RecordMetadata
-from myqueue.producer.input import plain
 from myqueue.producer.producer import Producer
 from myqueue.settings import DAMAGED, joined
 from myqueue.simple_http import HttpConsumer, HttpProducer, is_http
@@ -35,7 +35,7 @@ SLICE_S: Final = 0.05
 
 def _encoded(value: bytes | str, what: str) -> bytes:
     if not isinstance(value, str):
-        return plain(value, what)
+        return plain_value(value, what)
     try:
         return value.encode()
     except UnicodeEncodeError:

@@ -61,14 +61,46 @@ def with_outcome(error: Error, is_unknown: bool) -> Error:
     return error
 
 
-class Attempts:
-    """The failed attempts of one request."""
+class Pauses:
+    """The pauses between attempts that fail one after another."""
 
-    __slots__ = ("_chance", "_is_safe", "_pause_ms", "_rule", "is_unknown", "last")
+    __slots__ = ("_chance", "_has_begun", "_next_ms", "_rule")
+
+    def __init__(self, rule: Rule, chance: Random = _chance) -> None:
+        self._rule, self._chance = rule, chance
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin again with the shortest pause, because an attempt succeeded."""
+        self._next_ms, self._has_begun = self._rule.pause_ms_min, False
+
+    def advise(self, error: MyQueueError) -> None:
+        """Take in a daemon's advice (`retry_ms`); it lengthens the next pause."""
+        advice = error.details.get("retry_ms")
+        if type(advice) is int:
+            self._next_ms = max(self._next_ms, min(advice, self._rule.pause_ms_max))
+
+    def next_ms(self, *, at_once: bool = False) -> int:
+        """Return the next pause; the one after it is twice as long.
+
+        `at_once`: 0 if it is the first since `reset`. Hints may go in circles, so only the first.
+        """
+        if at_once and not self._has_begun:
+            self._has_begun = True
+            return 0
+        pause, self._next_ms = self._next_ms, min(self._rule.pause_ms_max, self._next_ms * 2)
+        self._has_begun = True
+        return max(1, round(pause * self._chance.uniform(0.7, 1.3)))
+
+
+class Attempts:
+    """The failed attempts of one request, and their pauses."""
+
+    __slots__ = ("_is_safe", "_pauses", "_rule", "is_unknown", "last")
 
     def __init__(self, rule: Rule, *, is_safe: bool = True, chance: Random = _chance) -> None:
-        self._rule, self._chance, self._is_safe = rule, chance, is_safe
-        self._pause_ms = rule.pause_ms_min
+        self._rule, self._is_safe = rule, is_safe
+        self._pauses = Pauses(rule, chance)
         self.is_unknown = False  # may an attempt have been done?
         self.last: MyQueueError | None = None
 
@@ -76,12 +108,9 @@ class Attempts:
         """Note a failed attempt. Is the request sent again? Else it ends with this error."""
         self.last = error
         self.is_unknown = self.is_unknown or error.outcome != NONE
-        advice = error.details.get("retry_ms")
-        if type(advice) is int:
-            self._pause_ms = max(self._pause_ms, min(advice, self._rule.pause_ms_max))
+        self._pauses.advise(error)
         return is_repeated(self._rule, error) and (self._is_safe or not self.is_unknown)
 
     def pause_ms(self) -> int:
         """Return the next pause; the one after it is twice as long."""
-        pause, self._pause_ms = self._pause_ms, min(self._rule.pause_ms_max, self._pause_ms * 2)
-        return max(1, round(pause * self._chance.uniform(0.7, 1.3)))
+        return self._pauses.next_ms()

@@ -1,7 +1,7 @@
 """The producer: messages in, futures out; no message is dropped silently.
 
-A message's way, and the files on it: `producer` has the class `Producer`; `input` checks and
-converts what the user gave; `topic_lanes` chooses the partition; `accumulator` has the rules by
+A message's way, and the files on it: `producer` has the class `Producer`; `conversion` checks
+and converts what the user gave; `topic_lanes` chooses the partition; `accumulator` has the rules by
 which a `batch` moves through its `lane`; `sender` works in the I/O thread and sends each batch as a
 `send_attempt`; `delivery` has the futures that `send` and `send_many` return; `failures` has what
 `flush` and `close` raise. `keyed_send` is another way: it stores a list once, whichever process
@@ -22,5 +22,5 @@ The words, each with one meaning here:
 Comes in: values from any thread of the application. Goes out: PRODUCE requests through
 `client/cluster`, and the outcome of each message. A full buffer blocks and then raises. Users
 import `Producer`, `Delivery` and `RecordMetadata` from `myqueue`; inside the client, modules import
-`producer.producer`, `delivery` and `input` directly.
+`producer.producer`, `delivery` and `conversion` directly.
 """

@@ -40,7 +40,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from copy import copy
-from typing import Final
 
 from myqueue.cluster.repeats import with_outcome
 from myqueue.errors import MyQueueError
@@ -56,8 +55,6 @@ from myqueue.producer.batch import (
     Batch,
 )
 from myqueue.producer.lane import Lane
-
-PAUSE_MS_MAX: Final = 1_000
 
 
 class Accumulator:
@@ -180,7 +177,7 @@ class Accumulator:
         if batch.is_settled:
             return False
         self._remove(batch)
-        batch.lane.pause = 0
+        batch.lane.pauses.reset()
         batch.offset, batch.stored_ms = offset, stored_ms
         batch.values, batch.keys, batch.headers, batch.times = [], None, None, None
         batch.become(STORED)
@@ -202,15 +199,20 @@ class Accumulator:
         batch.become(FAILED)
         return True
 
-    def rewind(self, batch: Batch, now: int, at_once: bool = False) -> None:
-        """Let this batch and all after it in its lane be sent again."""
+    def rewind(
+        self, batch: Batch, now: int, error: MyQueueError | None = None, at_once: bool = False
+    ) -> None:
+        """Let this batch and all after it in its lane be sent again, after a pause.
+
+        `error`: why, with a broker's advice for the pause. `at_once`: without a first pause.
+        """
         lane = batch.lane
         for other in lane.flight:
             if other.sequence >= batch.sequence and other.state is AWAITING:
                 other.become(REPEATING)
-        pause = 0 if at_once and not lane.pause else max(self.backoff_ms, lane.pause)
-        lane.pause = min(PAUSE_MS_MAX, max(self.backoff_ms, pause * 2))
-        lane.retry_at = now + pause
+        if error is not None:
+            lane.pauses.advise(error)
+        lane.retry_at = now + lane.pauses.next_ms(at_once=at_once)
         self.ready[lane] = None
 
     def resend_to_new_leaders(
@@ -228,7 +230,7 @@ class Accumulator:
             unanswered = next((batch for batch in lane.flight if batch.state is AWAITING), None)
             if unanswered is not None and not may_repeat:
                 continue
-            lane.pause = 0
+            lane.pauses.reset()
             if unanswered is not None:
                 self.rewind(unanswered, now, at_once=True)
             lane.retry_at = now

@@ -6,8 +6,11 @@ from collections import deque
 from typing import Final
 
 from myqueue.cluster.partitioner import Spread
+from myqueue.cluster.repeats import Pauses, Rule
 from myqueue.producer.batch import Batch
+from myqueue.settings import ProducerSettings
 
+PAUSE_MS_MAX: Final = 1_000
 AVOID_MS: Final = 100  # longer than it takes to connect, shorter than an election
 
 
@@ -17,11 +20,17 @@ class Lane:
     __slots__ = (
         *("topic", "partition", "group", "batch_bytes", "spread"),
         *("open", "queue", "flight", "next_sequence", "gap"),
-        *("retry_at", "pause", "address", "blocked_since"),
+        *("retry_at", "pauses", "address", "blocked_since"),
     )
 
     def __init__(
-        self, topic: str, partition: int, group: int, batch_bytes: int, spread: Spread
+        self,
+        topic: str,
+        partition: int,
+        group: int,
+        batch_bytes: int,
+        spread: Spread,
+        backoff_ms: int = ProducerSettings.retry_backoff_ms,
     ) -> None:
         self.topic, self.partition, self.group = topic, partition, group
         self.batch_bytes, self.spread = batch_bytes, spread
@@ -30,7 +39,9 @@ class Lane:
         self.flight: deque[Batch] = deque()  # has sequences
         self.next_sequence = 0
         self.gap = -1  # sequence of the first batch that was given up
-        self.retry_at = self.pause = 0
+        self.retry_at = 0  # ms of the session's clock; nothing is sent before
+        # Between attempts, since something was stored.
+        self.pauses = Pauses(Rule(backoff_ms, max(backoff_ms, PAUSE_MS_MAX)))
         self.address = ""  # of the broker that got its last batch
         self.blocked_since = -1  # since when nothing can be sent; -1: it can
 

@@ -38,18 +38,19 @@ from myqueue.errors import (
 from myqueue.finalizers import ProducerParting, wait_for_partings, weakly
 from myqueue.producer.accumulator import Accumulator
 from myqueue.producer.batch import COUNT_MAX, MESSAGE_OVERHEAD_BYTES, Batch
-from myqueue.producer.countdown import Countdown
-from myqueue.producer.delivery import BatchDelivery, Delivery, Part, RecordMetadata
-from myqueue.producer.failures import Failures
-from myqueue.producer.input import (
+from myqueue.producer.conversion import (
     Runs,
     check_size,
     check_time,
-    plain,
     plain_headers,
+    plain_key,
     plain_keys,
+    plain_value,
     plain_values,
 )
+from myqueue.producer.countdown import Countdown
+from myqueue.producer.delivery import BatchDelivery, Delivery, Part, RecordMetadata
+from myqueue.producer.failures import Failures
 from myqueue.producer.keyed_send import send_once
 from myqueue.producer.lane import Lane
 from myqueue.producer.sender import Sender
@@ -179,13 +180,13 @@ class Producer:
             topic_lanes = self._lanes_of(topic)
         header_map, header_bytes = None, 0
         if type(value) is not bytes or headers is not None or timestamp_ms is not None:
-            value, (header_map, header_bytes) = plain(value), plain_headers(headers)
+            value, (header_map, header_bytes) = plain_value(value), plain_headers(headers)
             check_time(timestamp_ms)
         size = len(value) + header_bytes + MESSAGE_OVERHEAD_BYTES
         lane: Lane | None = None
         if key is not None or partition is not None:
             if key is not None:
-                key = key if type(key) is bytes else plain(key, "key")
+                key = key if type(key) is bytes else plain_key(key)
                 size += len(key)
             lane = topic_lanes.lane_of(key, partition)
         batch: Batch | None = None

@@ -36,7 +36,7 @@ from typing import Any, Final
 from myqueue.cluster.connection import Connection
 from myqueue.cluster.io_thread import Timer
 from myqueue.cluster.leader_request import note_refusal
-from myqueue.cluster.repeats import LEADER, is_repeated
+from myqueue.cluster.repeats import LEADER, LEADERS, MANAGERS, Pauses, is_repeated
 from myqueue.cluster.session import SessionCore
 from myqueue.cluster.silent_brokers import silence_at
 from myqueue.errors import (
@@ -61,7 +61,6 @@ log = logging.getLogger("myqueue.client")
 
 PRODUCE_BYTES_MAX: Final = 8 << 20  # of all batches in one PRODUCE
 PRODUCE_BATCHES_MAX: Final = 1024
-NO_LEADER_PAUSE_MS_MIN, NO_LEADER_PAUSE_MS_MAX = 20, 500
 SILENT_MS: Final = 250  # a broker silent for this time may not lead any more
 
 
@@ -86,7 +85,8 @@ class Sender:
         self._opening = self._kicked = self._stopped = False
         self.last_problem = ""  # why nothing could be sent; empty once something is stored
         self._lanes_without_leader: dict[Lane, None] = {}
-        self._no_leader_pause_ms = NO_LEADER_PAUSE_MS_MIN
+        self._no_leader_pauses = Pauses(LEADERS)
+        self._opening_pauses = Pauses(MANAGERS)
         self._sent: deque[tuple[int, list[Attempt]]] = deque()  # (when, of one PRODUCE)
         self._next_refresh_at = 0  # when a silent broker may make us ask for routes again
         self._timer: Timer | None = None
@@ -176,10 +176,9 @@ class Sender:
         moments = [] if pause_ends is None else [pause_ends]
         if self._lanes_without_leader:
             self._session.refresh()
-            moments.append(now + self._no_leader_pause_ms)
-            self._no_leader_pause_ms = min(NO_LEADER_PAUSE_MS_MAX, self._no_leader_pause_ms * 2)
+            moments.append(now + self._no_leader_pauses.next_ms())
         else:
-            self._no_leader_pause_ms = NO_LEADER_PAUSE_MS_MIN
+            self._no_leader_pauses.reset()
         with self._lock:
             tick = self._accumulator.next_tick()
         if tick is not None:
@@ -282,7 +281,7 @@ class Sender:
         lane = attempt.batch.lane
         hinted = note_refusal(self._session, lane.topic, lane.group, attempt.connection, error)
         with self._lock:
-            self._accumulator.rewind(attempt.batch, now, at_once=hinted)
+            self._accumulator.rewind(attempt.batch, now, error, at_once=hinted)
         text = str(error)
         self.last_problem = text if error.name in text else f"{error.name}: {text}"
 
@@ -303,7 +302,7 @@ class Sender:
             self._die(error)
         else:
             with self._lock:
-                self._accumulator.rewind(batch, now)
+                self._accumulator.rewind(batch, now, error)
 
     def _too_late(self, batch: Batch) -> MyQueueError:
         limit_ms, last = self._settings.delivery_timeout_ms, batch.last_error
@@ -356,10 +355,12 @@ class Sender:
                 self._die(Internal(f"no producer id: {error!r}"))
             elif error.retriable:
                 self.last_problem = f"no producer id so far: {error}"
-                self._session.after(NO_LEADER_PAUSE_MS_MAX, self.kick)
+                self._opening_pauses.advise(error)
+                self._session.after(self._opening_pauses.next_ms(), self.kick)
             else:
                 self._die(error)
             return
+        self._opening_pauses.reset()
         result = future.result()
         if self.producer != result["producer_id"]:
             self.producer = result["producer_id"]

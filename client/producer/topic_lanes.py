@@ -9,7 +9,7 @@ from myqueue.cluster.partitioner import Spread, partition_of
 from myqueue.cluster.routing import Topic
 from myqueue.errors import InvalidRequest
 from myqueue.producer.accumulator import Accumulator
-from myqueue.producer.input import MESSAGE_BYTES_MAX
+from myqueue.producer.conversion import MESSAGE_BYTES_MAX
 from myqueue.producer.lane import Lane
 
 L = TypeVar("L", Lane, None)
@@ -39,7 +39,9 @@ class TopicLanes:
     def grow(self, topic: Topic, accumulator: Accumulator, batch_bytes: int) -> None:
         size = min(batch_bytes, self.limit)
         added = tuple(
-            accumulator.add_lane(Lane(topic.name, part.number, part.group, size, self.spread))
+            accumulator.add_lane(
+                Lane(topic.name, part.number, part.group, size, self.spread, accumulator.backoff_ms)
+            )
             for part in topic.partitions[len(self.lanes) :]
         )
         self.spread.grow(len(topic.partitions))

@@ -454,6 +454,29 @@ def test_an_error_for_a_whole_message_answers_each_of_its_batches(cluster, produ
     assert time.monotonic() - begin < 1.5
 
 
+def test_a_broker_that_is_busy_gets_the_pause_that_it_asks_for(cluster, producer):
+    asked = []
+
+    def refuse_once(envelope, frames):
+        if envelope[words.KIND] != words.PRODUCE:
+            return None
+        asked.append(time.monotonic())
+        row = [envelope[2], errors.Busy.code, 0, 0, {"retry_ms": 400}]
+        return [[words.encode(words.PRODUCED, 0, [row])]] if len(asked) == 1 else None
+
+    cluster.daemons[0].script = refuse_once
+    producer.send("t", b"x").result(5)
+    assert len(asked) == 2 and asked[1] - asked[0] >= 0.27
+
+
+def test_headers_count_the_bytes_of_their_names(cluster):
+    with gathering(cluster) as producer:
+        before = producer.buffered_bytes
+        producer.send("t", b"", headers={"€" * 1000: b""})
+        added = MESSAGE_OVERHEAD_BYTES + 3000 + HEADER_OVERHEAD_BYTES
+        assert producer.buffered_bytes - before == added
+
+
 def test_who_waits_for_room_is_notified(cluster):
     with gathering(cluster, max_buffered_bytes=100) as producer:
         answer = threading.Timer(0.2, answer_again, [cluster])

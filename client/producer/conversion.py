@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from itertools import accumulate
 from types import NoneType
 from typing import Any, Final
@@ -21,35 +22,37 @@ from myqueue.wire.protocol import FRAME_BYTES_MAX
 MESSAGE_BYTES_MAX: Final = FRAME_BYTES_MAX - (64 << 10)
 
 
-def plain(value: Any, what: str = "value") -> bytes:
-    """Convert bytes, bytearray or memoryview to bytes; a key may be a text, for UTF-8."""
+def plain_value(value: Any, what: str = "value") -> bytes:
+    """Convert bytes, bytearray or memoryview to bytes. `what` it is: only for the error's text."""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
-    if isinstance(value, str) and what == "key":
-        return _encoded(value, what)
     raise InvalidRequest(f"a {what} is bytes, not {type(value).__name__}; encode it first")
 
 
+def plain_key(key: Any) -> bytes:
+    """Convert a key to bytes; it may be a text, for UTF-8."""
+    return _encoded(key, "key") if isinstance(key, str) else plain_value(key, "key")
+
+
 def plain_headers(headers: Any) -> tuple[dict[str, bytes] | None, int]:
-    """Copy headers to a new map; and the bytes that they count, with their overhead."""
+    """Copy headers, a mapping or pairs, to a new map; and the bytes that they count."""
     if headers is None:
         return None, 0
-    try:
-        plain_map = {} if isinstance(headers, str | bytes) else dict(headers)
-    except (TypeError, ValueError):
-        plain_map = {}
-    if not plain_map and headers not in ({}, [], ()):
-        raise wrong("headers", "a mapping of texts to bytes or texts", headers)
-    size = 0
-    for name, value in plain_map.items():
+    plain_map, size = {}, 0
+    for name, value in _header_map(headers).items():
         if not isinstance(name, str):
             raise InvalidRequest(f"names of headers are text, not {name!r}")
-        _encoded(name, "header's name")
-        plain_map[name] = (
-            _encoded(value, name) if isinstance(value, str) else plain(value, "header")
-        )
-        size += len(name) + len(plain_map[name]) + HEADER_OVERHEAD_BYTES
+        plain = _encoded(value, name) if isinstance(value, str) else plain_value(value, "header")
+        plain_map[name] = plain
+        size += len(_encoded(name, "header's name")) + len(plain) + HEADER_OVERHEAD_BYTES
     return plain_map, size
+
+
+def _header_map(headers: Any) -> dict[Any, Any]:
+    if isinstance(headers, Mapping | list | tuple):
+        with suppress(TypeError, ValueError):  # a list that is not one of pairs
+            return dict(headers)
+    raise wrong("headers", "a mapping of texts to bytes or texts", headers)
 
 
 def _encoded(value: str, what: str) -> bytes:
@@ -67,7 +70,7 @@ def plain_keys(keys: Any, count: int) -> list[bytes | None]:
     if len(key_list) != count:
         raise InvalidRequest(f"{count} values, but {len(key_list)} keys")
     if set(map(type, key_list)) - {bytes, NoneType}:
-        key_list = [None if key is None else plain(key, "key") for key in key_list]
+        key_list = [None if key is None else plain_key(key) for key in key_list]
     return key_list
 
 
@@ -86,7 +89,7 @@ def plain_values(values: Iterable[Any], caller: str) -> list[bytes]:
         raise wrong("values", "a list of bytes", values)
     payloads = list(values)
     if set(map(type, payloads)) - {bytes}:
-        payloads = [plain(value) for value in payloads]
+        payloads = [plain_value(value) for value in payloads]
     return payloads
 
 
