@@ -27,10 +27,6 @@ if TYPE_CHECKING:
     from myqueue.consumer.fetcher import Fetcher
     from myqueue.consumer.group_membership import GroupMembership
     from myqueue.consumer.subscription import Subscription
-    from myqueue.producer.accumulator import Accumulator
-    from myqueue.producer.batch import Batch
-    from myqueue.producer.failures import Failures
-    from myqueue.producer.sender import Sender
 
 log = logging.getLogger("myqueue.client")
 
@@ -119,7 +115,7 @@ def wait_for_partings(deadline: float) -> None:
             parting.done.wait(max(0.0, deadline - time.monotonic()))
 
 
-class _OfSession(Parting):
+class SessionParting(Parting):
     """The end of a client of a session; it closes the session if the client owns it."""
 
     def __init__(self, kind: str, session: Session, owns_session: bool) -> None:
@@ -155,56 +151,7 @@ class _OfSession(Parting):
         """Do the last work of this kind of client."""
 
 
-class ProducerParting(_OfSession):
-    """Deliver accepted messages for DELIVER_S; log how many were not delivered."""
-
-    def __init__(
-        self,
-        session: Session,
-        owns_session: bool,
-        sender: Sender,
-        accumulator: Accumulator,
-        lock: threading.Lock,
-        failures: Failures,
-    ) -> None:
-        super().__init__("Producer", session, owns_session)
-        self._sender, self._accumulator = sender, accumulator
-        self._lock, self._failures = lock, failures
-        self._left = 0
-
-    @property
-    def waiting(self) -> int:
-        # A copy: the I/O thread may add some.
-        lanes = tuple(self._accumulator.lanes_by_group.values())
-        return sum(batch.count for lane in lanes for batch in lane.unsettled())
-
-    def start(self) -> None:
-        with self._lock:
-            batches = self._accumulator.seal_all()
-        self._left = len(batches)
-        if not batches or self._core.closed:
-            self.end()
-            return
-        self._core.after(round(DELIVER_S * 1000), self.end)
-        for batch in batches:
-            batch.listen(self._settled)
-        self._sender.kick()
-
-    def _settled(self, batch: Batch) -> None:
-        self._left -= 1
-        if not self._left and not self._has_ended:
-            self._core.after(0, self.end)  # not while an answer is handled
-
-    def last(self) -> None:
-        if not self._core.closed:
-            self._sender.stop()
-        failed, error = self._failures.take_unlogged()
-        if failed:
-            text = "%s: %d messages were not delivered; first: %s"
-            log.error(text, unclosed(self.kind, self.verb), failed, error)
-
-
-class ConsumerParting(_OfSession):
+class ConsumerParting(SessionParting):
     """Commit what auto_commit may commit, leave the group, and fetch no more."""
 
     def __init__(

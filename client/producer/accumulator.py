@@ -5,17 +5,11 @@ with the time. Without the lock, the I/O thread packs batches, calls their liste
 it alone changes (flights and their batches).
 
 New messages go into the open batch of their lane. A sealed batch takes no more and moves on, in
-order; its state says where it is:
+order: into the lane's queue, then into its flight, where it stays until it is settled. Its state
+says where it is; the picture is in `batch`, beside the table of changes.
 
-    open ──seal──▶ queue ──take──▶ flight: AWAITING ──stored──▶ STORED
-    OPEN           QUEUED            │         ▲  │
-                     ▲               │   take  │  │ rewind: to be sent again, in the same order
-                     │               │         │  ▼
-                     │              park     REPEATING
-                     │               ▼
-                     └── restart ─ PARKED (still in its lane's flight, but not sent)
-
-    any of these ──give_up──▶ FAILED
+A lane is *ready* if the sender should look at it: something in it may be sent now or after its
+pause. `take_ready` takes these lanes, `take` the batches of one.
 
 A batch is sent at once if its lane has nothing in flight, so a single message does not wait. Else
 it is sent when it is full, after `linger_ms`, or when nothing is in flight any more. So batches
@@ -38,7 +32,7 @@ batch in a queue has none; `buffered` is the sum of the sizes of all unsettled b
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 
 from myqueue.cluster.repeats import with_outcome
@@ -66,16 +60,31 @@ class Accumulator:
         self.linger_ms, self.max_in_flight = linger_ms, max_in_flight
         self.delivery_timeout_ms, self.backoff_ms = delivery_timeout_ms, backoff_ms
         self.buffered = 0
-        self.lanes_by_group: dict[int, Lane] = {}
-        self.ready: dict[Lane, None] = {}  # lanes for the next turn, in order
+        self._lanes: dict[int, Lane] = {}  # by raft group
+        self._ready: dict[Lane, None] = {}  # in order
+        self._without_leader: dict[Lane, None] = {}  # taken, but their leader could not be reached
         self._lingering: deque[Batch] = deque()  # opened while others were in flight
         self._by_deadline: deque[Batch] = deque()  # all; settled ones leave late
 
     # -- gathering --------------------------------------------------------------------------------
 
     def add_lane(self, lane: Lane) -> Lane:
-        self.lanes_by_group[lane.group] = lane
+        self._lanes[lane.group] = lane
         return lane
+
+    def remove_lanes(self, lanes: Iterable[Lane]) -> list[Batch]:
+        """Forget lanes of a topic that is gone; return their batches, for `give_up`."""
+        batches: list[Batch] = []
+        for lane in lanes:
+            batches += lane.unsettled()
+            self._lanes.pop(lane.group, None)
+            self._ready.pop(lane, None)
+            self._without_leader.pop(lane, None)
+        return batches
+
+    def unsettled(self) -> list[Batch]:
+        """List the batches of all lanes. Without the lock some may be missing."""
+        return [batch for lane in tuple(self._lanes.values()) for batch in lane.unsettled()]
 
     def open_batch_for(self, lane: Lane, size: int, now: int, wall_ms: int) -> Batch:
         """Find the lane's open batch if a message of this size fits, or open a new one."""
@@ -89,7 +98,7 @@ class Accumulator:
         if lane.flight:
             self._lingering.append(batch)
         else:
-            self.ready[lane] = None
+            self._make_ready(lane)
         return batch
 
     def put(
@@ -112,13 +121,13 @@ class Accumulator:
             lane.spread.count(lane.partition, batch.count)
             lane.queue.append(batch)
             lane.open = None
-            self.ready[lane] = None
+            self._make_ready(lane)
 
     def seal_all(self) -> list[Batch]:
         """Seal every open batch; return all unsettled batches."""
-        for lane in self.lanes_by_group.values():
+        for lane in self._lanes.values():
             self.seal(lane)
-        return [batch for lane in self.lanes_by_group.values() for batch in lane.unsettled()]
+        return self.unsettled()
 
     # -- sending ----------------------------------------------------------------------------------
 
@@ -146,6 +155,46 @@ class Accumulator:
         moments = [self._lingering[0].opened + self.linger_ms] if self._lingering else []
         moments += [self._by_deadline[0].deadline] if self._by_deadline else []
         return min(moments, default=None)
+
+    @property
+    def has_ready(self) -> bool:
+        return bool(self._ready)
+
+    def _make_ready(self, lane: Lane) -> None:
+        if self._lanes.get(lane.group) is lane:  # else it was removed
+            self._ready[lane] = None
+
+    @property
+    def lacks_leader(self) -> bool:
+        """Does a lane wait for its leader?"""
+        return bool(self._without_leader)
+
+    def note_without_leader(self, lane: Lane, now: int) -> None:
+        """Keep a lane that was taken, but whose leader cannot be reached, for the next turn."""
+        lane.note_blocked(now)
+        self._without_leader[lane] = None
+
+    def take_ready(self, now: int) -> tuple[list[Lane], int | None]:
+        """Take the lanes that may send now, in order; and when the first pause of a lane ends.
+
+        Lanes without a leader come first, and lanes in a pause stay ready. The caller then calls
+        `take` or `note_without_leader` for each, under the same hold of the lock.
+        """
+        lanes = self._without_leader | self._ready
+        self._without_leader.clear()
+        self._ready.clear()
+        taken: list[Lane] = []
+        pause_ends: int | None = None
+        for lane in lanes:
+            if not lane.has_unsettled:
+                lane.note_nothing_to_send()
+            elif lane.retry_at > now:
+                self._ready[lane] = None
+                lane.note_blocked(now)
+                pause_ends = min(lane.retry_at, pause_ends or lane.retry_at)
+            else:
+                taken.append(lane)
+        return taken, pause_ends
 
     def take(self, lane: Lane, now: int, only_repeats: bool = False) -> list[Batch]:
         """Take the batches of a lane to send now, in order; each then awaits an answer."""
@@ -213,7 +262,7 @@ class Accumulator:
         if error is not None:
             lane.pauses.advise(error)
         lane.retry_at = now + lane.pauses.next_ms(at_once=at_once)
-        self.ready[lane] = None
+        self._make_ready(lane)
 
     def resend_to_new_leaders(
         self, leader: Callable[[int], str | None], now: int, may_repeat: bool
@@ -223,7 +272,7 @@ class Accumulator:
         Only if `may_repeat`: without sequences a repeat could store a message twice, so a missing
         answer alone is no reason.
         """
-        for lane in self.lanes_by_group.values():
+        for lane in self._lanes.values():
             address = leader(lane.group) if lane.flight else None
             if address is None or address == lane.address:
                 continue
@@ -234,7 +283,7 @@ class Accumulator:
             if unanswered is not None:
                 self.rewind(unanswered, now, at_once=True)
             lane.retry_at = now
-            self.ready[lane] = None
+            self._make_ready(lane)
 
     def attempt_not_stored(self, batch: Batch) -> None:
         """Note the answer that one attempt was certainly not stored."""
@@ -263,38 +312,41 @@ class Accumulator:
         else:
             lane.flight.remove(batch)  # it is the first, or near
         if lane.flight or lane.queue or lane.open is not None:
-            self.ready[lane] = None
+            self._make_ready(lane)
 
     # -- a new epoch ------------------------------------------------------------------------------
 
     @property
     def has_gap(self) -> bool:
-        return any(lane.gap >= 0 for lane in self.lanes_by_group.values())
+        return any(lane.gap >= 0 for lane in self._lanes.values())
 
     @property
     def may_restart(self) -> bool:
         """Can no batch that was sent still be stored?"""
-        return all(
-            batch.state is PARKED for lane in self.lanes_by_group.values() for batch in lane.flight
-        )
+        return all(batch.state is PARKED for lane in self._lanes.values() for batch in lane.flight)
 
     def restart(self) -> None:
         """Begin a new epoch: each lane counts from 0, and parked batches go first."""
-        for lane in self.lanes_by_group.values():
+        for lane in self._lanes.values():
             for batch in reversed(lane.flight):
                 batch.sequence, batch.data = -1, b""
                 batch.become(QUEUED)
                 lane.queue.appendleft(batch)
             lane.flight.clear()
             lane.next_sequence, lane.gap, lane.retry_at = 0, -1, 0
-            self.ready[lane] = None
+            self._make_ready(lane)
 
     def check_invariants(self) -> None:
         for problem in self._problems():
             raise ValueError(problem)
 
     def _problems(self) -> Iterator[str]:
-        lanes = self.lanes_by_group.values()
+        lanes = self._lanes.values()
+        if not {*self._ready, *self._without_leader} <= set(lanes):
+            yield "a lane that was removed is ready"
+        for lane in set(lanes) - set(self._ready) - set(self._without_leader):
+            if any(batch.state is REPEATING for batch in lane.flight):
+                yield "a batch is to be sent again, but its lane has no turn"
         if sum(batch.size for lane in lanes for batch in lane.unsettled()) != self.buffered:
             yield "buffered is not the sum of the sizes of unsettled batches"
         for lane in lanes:

@@ -1,13 +1,7 @@
 """The batch: messages of one partition that are sent together and end together.
 
 Its state says where it is. `Accumulator` alone changes it, with `Batch.become`, under the
-producer's lock; `_NEXT` has the changes that exist:
-
-    OPEN ──▶ QUEUED ──▶ AWAITING ◀──▶ REPEATING
-                ▲           │
-                └─ PARKED ◀─┘
-
-    any but OPEN ──▶ STORED            any ──▶ FAILED
+producer's lock; `_NEXT` has the changes that exist, with a picture.
 
 `offset` and `stored_ms`, or `error`, are set before the state says that they are. So any thread may
 read them without the lock once it has seen STORED or FAILED.
@@ -46,6 +40,14 @@ class BatchState(Enum):
 # Names of the module, because an attribute of an Enum costs 40 ns.
 OPEN, QUEUED, AWAITING, REPEATING, PARKED, STORED, FAILED = BatchState
 
+#   OPEN ──seal──▶ QUEUED ──take──▶ AWAITING ──rewind──▶ REPEATING
+#                    ▲               │    ▲                  │
+#                    │             park   └───────take───────┘
+#                    │               ▼
+#                    └───restart── PARKED
+#
+#   any but OPEN ──stored──▶ STORED: an answer counts whenever it arrives
+#            any ──give_up──▶ FAILED
 _NEXT: Final = {
     OPEN: {QUEUED, FAILED},
     QUEUED: {AWAITING, STORED, FAILED},

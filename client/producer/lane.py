@@ -61,5 +61,9 @@ class Lane:
         """Forget the broker and that the lane was blocked: the next message tries it again."""
         self.note_sendable("")
 
+    @property
+    def has_unsettled(self) -> bool:
+        return bool(self.flight or self.queue or self.open is not None)
+
     def unsettled(self) -> list[Batch]:
         return [*self.flight, *self.queue, *([self.open] if self.open is not None else [])]

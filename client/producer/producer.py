@@ -35,7 +35,7 @@ from myqueue.errors import (
     TimedOut,
     TopicDeleted,
 )
-from myqueue.finalizers import ProducerParting, wait_for_partings, weakly
+from myqueue.finalizers import wait_for_partings, weakly
 from myqueue.producer.accumulator import Accumulator
 from myqueue.producer.batch import COUNT_MAX, MESSAGE_OVERHEAD_BYTES, Batch
 from myqueue.producer.conversion import (
@@ -53,6 +53,7 @@ from myqueue.producer.delivery import BatchDelivery, Delivery, Part, RecordMetad
 from myqueue.producer.failures import Failures
 from myqueue.producer.keyed_send import send_once
 from myqueue.producer.lane import Lane
+from myqueue.producer.parting import ProducerParting
 from myqueue.producer.sender import Sender
 from myqueue.producer.topic_lanes import TopicLanes
 from myqueue.settings import ProducerSettings
@@ -114,7 +115,6 @@ class Producer:
             else Session.of("", cluster, name=self.settings.name)
         )
         self._refusal: MyQueueError | None = None  # why no message is accepted any more
-        self._is_closed = False
         self._buffer_bytes = self.settings.max_buffered_bytes
         self._lock = threading.Lock()
         # Notified when there is room, and when the producer ends.
@@ -428,10 +428,10 @@ class Producer:
         runs in the I/O thread; then the producer stays open.
         """
         timeout = seconds(timeout)
-        if self._is_closed or isinstance(self._refusal, Forked):
+        if self.parting.is_closed or isinstance(self._refusal, Forked):
             return
         self._refuse_io_thread()
-        self._is_closed = self.parting.is_closed = True
+        self.parting.is_closed = True
         if self._refusal is None:
             self._refusal = Closed("this producer was closed")
             with self._lock:
@@ -488,7 +488,7 @@ class Producer:
     @property
     def producer_id(self) -> int:
         """The id that the managers gave this producer with its first message; 0 before."""
-        return self._sender.producer
+        return self._sender.producer_id
 
     @property
     def buffered_bytes(self) -> int:
@@ -508,7 +508,7 @@ class Producer:
             raise type(refusal)(str(refusal), component=refusal.component)
 
     def _died(self, error: MyQueueError) -> None:
-        self._refusal = error
+        self._refusal = self._refusal or error
 
     def _mark_forked(self) -> None:
         self._refusal = Forked("this producer was made before a fork, by the parent process")

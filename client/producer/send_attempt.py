@@ -24,17 +24,18 @@ if TYPE_CHECKING:
 class Attempt(Waiter):
     """One attempt to send a batch, and its receiver of the answer."""
 
-    __slots__ = ("batch", "connection", "id", "number", "sender", "siblings")
+    __slots__ = ("attempt_number", "batch", "connection", "request_number", "sender", "siblings")
 
     def __init__(self, sender: Sender, batch: Batch, connection: Connection) -> None:
         self.sender, self.batch, self.connection = sender, batch, connection
-        self.number, self.id = batch.attempts, 0
+        self.attempt_number = batch.attempts
+        self.request_number = 0  # of the answer on its connection
         self.siblings: Sequence[Attempt] = ()  # all attempts in the message, with this one
 
     @property
     def is_awaited(self) -> bool:
         """Is it the latest attempt of its batch, and does the batch still wait for its answer?"""
-        return self.batch.state is AWAITING and self.batch.attempts == self.number
+        return self.batch.state is AWAITING and self.batch.attempts == self.attempt_number
 
     def produced(self, row: list[Any]) -> None:
         _, code, offset, time_ms, details = row
@@ -50,9 +51,9 @@ class Attempt(Waiter):
         is_error = envelope[words.KIND] == words.ERROR
         error = failure(envelope) if is_error else OutcomeUnknown(text)
         self.sender.attempt_failed(self, error)
-        if self is self.siblings[0]:  # an ERROR that answers the whole message has its id
+        if self is self.siblings[0]:  # an ERROR that answers the whole message has its number
             for attempt in self.siblings[1:]:
-                if self.connection.take(attempt.id) is not None:
+                if self.connection.take(attempt.request_number) is not None:
                     self.sender.attempt_failed(attempt, error)
 
     def lost(self, error: MyQueueError) -> None:

@@ -20,8 +20,8 @@ The answer decides about its batch:
 
 A batch with a sequence that fails leaves a gap. Then no new batch is sent; once every batch that
 was sent is decided, the producer opens a new epoch and continues. So no batch that may still be
-stored ever gets a new sequence. Without idempotence there are no sequences and no gaps, and a
-repeat may store a message twice.
+stored ever gets a new sequence. Without idempotence the producer has the id 0: brokers check no
+sequences, so a gap stops nothing, and a repeat may store a message twice.
 """
 
 from __future__ import annotations
@@ -79,12 +79,11 @@ class Sender:
         self._session, self._accumulator, self._lock = session, accumulator, lock
         self._settings, self._on_failed, self._on_fatal = settings, on_failed, on_fatal
         self._codec = CODECS[settings.compression]
-        self.producer = self.epoch = 0
-        self.fatal: MyQueueError | None = None
+        self.producer_id = self.epoch = 0
+        self._ended: MyQueueError | None = None  # why nothing is sent any more
         self._may_send_new = not settings.idempotent  # batches without a sequence, not only repeats
-        self._opening = self._kicked = self._stopped = False
+        self._opening = self._kicked = False
         self.last_problem = ""  # why nothing could be sent; empty once something is stored
-        self._lanes_without_leader: dict[Lane, None] = {}
         self._no_leader_pauses = Pauses(LEADERS)
         self._opening_pauses = Pauses(MANAGERS)
         self._sent: deque[tuple[int, list[Attempt]]] = deque()  # (when, of one PRODUCE)
@@ -108,7 +107,7 @@ class Sender:
 
     def _turn(self) -> None:
         self._kicked = False
-        if self._stopped:
+        if self._ended is not None:
             return
         now = self._session.now_ms()
         with self._lock:
@@ -131,25 +130,13 @@ class Sender:
     def _collect(self, now: int) -> tuple[dict[Connection, list[Batch]], int | None]:
         """Take the batches to send, by connection; and when the first pause of a lane ends."""
         loads: dict[Connection, list[Batch]] = {}
-        pause_ends: int | None = None
         with self._lock:
             accumulator = self._accumulator
-            ready = list(self._lanes_without_leader | accumulator.ready)
-            accumulator.ready.clear()
-            self._lanes_without_leader.clear()
-            for lane in ready:
-                if lane.group not in accumulator.lanes_by_group or not lane.unsettled():
-                    lane.note_nothing_to_send()
-                    continue
-                if lane.retry_at > now:
-                    accumulator.ready[lane] = None
-                    lane.note_blocked(now)
-                    pause_ends = min(lane.retry_at, pause_ends or lane.retry_at)
-                    continue
+            lanes, pause_ends = accumulator.take_ready(now)
+            for lane in lanes:
                 connection = self._leader(lane, now)
                 if connection is None:
-                    self._lanes_without_leader[lane] = None
-                    lane.note_blocked(now)
+                    accumulator.note_without_leader(lane, now)
                     continue
                 lane.note_sendable(connection.address)
                 taken = accumulator.take(lane, now, only_repeats=not self._may_send_new)
@@ -174,7 +161,7 @@ class Sender:
     def _set_timer(self, now: int, pause_ends: int | None) -> None:
         """Set the timer of the next turn, if no event comes before."""
         moments = [] if pause_ends is None else [pause_ends]
-        if self._lanes_without_leader:
+        if self._accumulator.lacks_leader:
             self._session.refresh()
             moments.append(now + self._no_leader_pauses.next_ms())
         else:
@@ -203,7 +190,7 @@ class Sender:
         message: list[Batch] = []
         size = 0
         for batch in load:
-            batch_size = len(batch.pack(self.producer, self.epoch, self._codec))
+            batch_size = len(batch.pack(self.producer_id, self.epoch, self._codec))
             is_full = size + batch_size > PRODUCE_BYTES_MAX or len(message) == PRODUCE_BATCHES_MAX
             if message and is_full:
                 self._produce(connection, message, now)
@@ -219,7 +206,7 @@ class Sender:
         frames: list[Buffer] = [batch.data for batch in batches]
         first = connection.produce(words.PRODUCE, (groups,), frames, list(attempts))
         for number, attempt in enumerate(attempts, first):
-            attempt.id, attempt.siblings = number, attempts
+            attempt.request_number, attempt.siblings = number, attempts
         self._sent.append((now, attempts))
 
     def _fail_overdue_attempts(self, now: int) -> None:
@@ -248,8 +235,8 @@ class Sender:
         with self._lock:
             is_news = self._accumulator.stored(batch, offset, time_ms)
             self._lock.notify_all()  # there is room in the buffer
-            needs_turn = bool(self._accumulator.ready) or not self._may_send_new
-        if not self._lanes_without_leader:  # another partition's problem lasts
+            needs_turn = self._accumulator.has_ready or not self._may_send_new
+        if not self._accumulator.lacks_leader:  # another partition's problem lasts
             self.last_problem = ""
         if is_news:
             batch.call_listeners()
@@ -265,7 +252,7 @@ class Sender:
         if not attempt.is_awaited:
             return
         batch.last_error = error
-        if self._stopped:
+        if self._ended is not None:
             return
         if isinstance(error, Fenced):
             self._die(error)
@@ -327,7 +314,7 @@ class Sender:
 
     def _open_producer_if_needed(self) -> None:
         """Open the producer at the beginning, and after a gap once every batch is decided."""
-        if not self._settings.idempotent or self.fatal is not None or self._opening:
+        if not self._settings.idempotent or self._ended is not None or self._opening:
             return
         with self._lock:
             if self._may_send_new and self._accumulator.has_gap:
@@ -342,13 +329,13 @@ class Sender:
             )
         if is_needed:
             self._opening = True
-            arguments = {"producer_id": self.producer, "name": self._settings.name}
+            arguments = {"producer_id": self.producer_id, "name": self._settings.name}
             self._session.update("open_producer", arguments).add_done_callback(self._opened)
 
     def _opened(self, future: Future[dict[str, Any]]) -> None:
         self._opening = False
         error = future.exception()
-        if self._stopped:
+        if self._ended is not None:
             return
         if error is not None:
             if not isinstance(error, MyQueueError):
@@ -362,9 +349,9 @@ class Sender:
             return
         self._opening_pauses.reset()
         result = future.result()
-        if self.producer != result["producer_id"]:
-            self.producer = result["producer_id"]
-            self._session.keep_alive(producer=self.producer)
+        if self.producer_id != result["producer_id"]:
+            self.producer_id = result["producer_id"]
+            self._session.keep_alive(producer=self.producer_id)
         self.epoch = result["epoch"]
         with self._lock:
             self._accumulator.restart()
@@ -374,37 +361,40 @@ class Sender:
 
     def _die(self, error: MyQueueError) -> None:
         """Stop permanently: this producer can send no more, and all its batches fail."""
-        if self.fatal is None:
-            log.error("producer %d can't go on: %s", self.producer, error)
-            self.fatal = error
-            self._on_fatal(error)
+        if self._ended is None:
+            log.error("producer %d can't go on: %s", self.producer_id, error)
+            self._end(error, error)
+
+    def _end(self, refusal: MyQueueError, error: MyQueueError) -> None:
+        """Refuse new messages with `refusal`, and let all unsettled batches fail with `error`."""
+        if self._ended is None:
+            self._ended = refusal
+            self._on_fatal(refusal)
             self.abandon(error)
 
     def abandon(self, error: MyQueueError, lanes: Sequence[Lane] | None = None) -> None:
         """Give up all batches, or those of some lanes, which are removed."""
         with self._lock:
-            by_group = self._accumulator.lanes_by_group
-            abandoned = list(by_group.values()) if lanes is None else lanes
-            batches = [batch for lane in abandoned for batch in lane.unsettled()]
-            for lane in lanes or ():
-                by_group.pop(lane.group, None)
+            accumulator = self._accumulator
+            batches = accumulator.unsettled() if lanes is None else accumulator.remove_lanes(lanes)
         self._give_up(batches, error)
 
     def _shut(self) -> None:
         """Fail all batches, because the owner of the session closed it."""
-        if not self._stopped:
-            self.fatal = self.fatal or Closed("the session was closed")
-            self._on_fatal(self.fatal)
-            self.abandon(Closed("the session was closed before this was delivered"))
-            self._stopped = True
+        self._end(
+            Closed("the session was closed"),
+            Closed("the session was closed before this was delivered"),
+        )
 
     def stop(self) -> None:
         """Stop permanently; unsettled batches fail. In the I/O thread."""
         self._session.off_routes(self._routes_changed)
         self._session.off_shut(self._shut)
-        self.abandon(Closed("the producer was closed before this was delivered"))
-        self._stopped = True
+        self._end(
+            Closed("this producer was closed"),
+            Closed("the producer was closed before this was delivered"),
+        )
         if self._timer is not None:
             self._timer.cancel()
-        if self.producer:
-            self._session.let_die(producer=self.producer)
+        if self.producer_id:
+            self._session.let_die(producer=self.producer_id)

@@ -62,7 +62,7 @@ def words(taken):
 def test_a_single_message_goes_at_once():
     desk = Desk()
     desk.put("a")
-    assert desk.lanes[0] in desk.acc.ready
+    assert desk.lanes[0] in desk.acc._ready
     assert words(desk.take()) == ["a"]
 
 
@@ -70,11 +70,11 @@ def test_behind_a_batch_in_flight_messages_gather():
     desk = Desk()
     desk.put("a")
     (first,) = desk.take()
-    desk.acc.ready.clear()
+    desk.acc._ready.clear()
     desk.put("bc")
-    assert not desk.acc.ready and desk.take() == []
+    assert not desk.acc._ready and desk.take() == []
     desk.store(first)
-    assert desk.lanes[0] in desk.acc.ready and words(desk.take()) == ["bc"]
+    assert desk.lanes[0] in desk.acc._ready and words(desk.take()) == ["bc"]
 
 
 def test_until_they_lingered_enough():
@@ -295,7 +295,12 @@ def test_whatever_happens_order_and_sums_hold(seed):
         if limping and desk.acc.may_restart:
             desk.acc.restart()
             limping = False
-        desk.take(lane, only_repeats=limping)
+        for ready in desk.acc.take_ready(desk.now)[0]:
+            if chance.random() < 0.2:
+                desk.acc.note_without_leader(ready, desk.now)
+            else:
+                desk.acc.take(ready, desk.now, only_repeats=limping)
+        desk.acc.check_invariants()
         flight = desk.lanes[lane].flight
         if flight and flight[0].state is AWAITING:
             first = flight[0]
@@ -323,12 +328,12 @@ def test_a_new_leader_gets_at_once_what_the_old_one_did_not_answer():
     desk.take(1)
     for lane in desk.lanes:
         lane.address = "old"
-    desk.acc.ready.clear()
+    desk.acc._ready.clear()
     leaders = {100: "new", 101: "old"}
     desk.acc.resend_to_new_leaders(leaders.get, desk.now, may_repeat=False)
-    assert not desk.acc.ready, "a repeat without sequences may store it twice"
+    assert not desk.acc._ready, "a repeat without sequences may store it twice"
     desk.acc.resend_to_new_leaders(leaders.get, desk.now, may_repeat=True)
-    assert list(desk.acc.ready) == [desk.lanes[0]] and desk.take() == [first]
+    assert list(desk.acc._ready) == [desk.lanes[0]] and desk.take() == [first]
     assert desk.store(first), "whoever answers"
 
 
@@ -343,3 +348,40 @@ def test_a_pause_ends_when_somebody_else_leads():
     assert not desk.take()
     desk.acc.resend_to_new_leaders(lambda group: "new", desk.now, may_repeat=False)
     assert desk.take() == [batch]
+
+
+def test_lanes_are_taken_in_order_and_those_in_a_pause_stay_ready():
+    desk = Desk(lanes=4)
+    for lane in range(3):
+        desk.put("a", lane)
+    desk.lanes[1].retry_at = 30
+    assert desk.acc.take_ready(10) == ([desk.lanes[0], desk.lanes[2]], 30)
+    desk.acc.note_without_leader(desk.lanes[2], 10)
+    assert desk.acc.lacks_leader and desk.acc.has_ready
+    desk.put("a", lane=3)
+    assert desk.acc.take_ready(30) == ([desk.lanes[2], desk.lanes[1], desk.lanes[3]], None)
+    assert not desk.acc.lacks_leader and not desk.acc.has_ready
+
+
+def test_a_removed_lane_never_gets_a_turn_again():
+    """Also not while its batches fail one after another."""
+    desk = Desk(lanes=2)
+    desk.put("abcdefgh")
+    desk.put("a", lane=1)
+    desk.acc.note_without_leader(desk.lanes[1], 0)
+    first, second = desk.acc.remove_lanes(desk.lanes[:1])
+    (third,) = desk.acc.remove_lanes(desk.lanes[1:])
+    for batch in (first, second, third):
+        desk.acc.give_up(batch, Busy())
+    desk.acc.check_invariants()
+    assert desk.acc.take_ready(0) == ([], None) and desk.acc.buffered == 0
+
+
+def test_invariants_see_a_lane_that_lost_its_turn():
+    desk = Desk()
+    desk.put("a")
+    (batch,) = desk.take()
+    desk.acc.rewind(batch, 0)
+    desk.acc._ready.clear()
+    with pytest.raises(ValueError, match="no turn"):
+        desk.acc.check_invariants()

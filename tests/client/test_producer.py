@@ -311,8 +311,9 @@ def test_what_shared_its_fate_is_unknown_too(cluster):
     assert log_of(cluster).values() == [b"warm", b"new"]
 
 
-def test_an_error_after_a_gap_names_the_gap_and_no_time_limit(cluster):
+def test_an_error_after_a_gap_names_the_gap_and_no_time_limit(cluster, monkeypatch):
     """The batch behind the gap has most of its own time left when it must fail."""
+    monkeypatch.setattr("myqueue.producer.lane.PAUSE_MS_MAX", 20)  # no pause outlasts that time
     swallowed = []
     with Producer(
         cluster.address, delivery_timeout_ms=1500, request_timeout_ms=200, linger_ms=0

@@ -78,7 +78,7 @@ class Halted:
         rows: list[Any] = [self.accumulator.buffered, self.producer._topics["wide"].spread.given]
         for lane in self.lanes:
             rows.append([_told(batch) for batch in lane.unsettled()])
-            rows.append((lane.open is None, lane in self.accumulator.ready))
+            rows.append((lane.open is None, lane in self.accumulator._ready))
         return rows
 
 
@@ -90,7 +90,7 @@ def _answer(lane: Lane, accumulator: Accumulator, is_stored: bool) -> None:
     if is_stored and lane.flight:
         accumulator.stored(lane.flight[0], 0, 0)
     else:
-        accumulator.ready.pop(lane, None)
+        accumulator._ready.pop(lane, None)
         accumulator.take(lane, 0)
 
 
