@@ -51,9 +51,9 @@ from myqueue.producer.conversion import (
 from myqueue.producer.countdown import Countdown
 from myqueue.producer.delivery import BatchDelivery, Delivery, Part, RecordMetadata
 from myqueue.producer.failures import Failures
-from myqueue.producer.keyed_send import send_once
 from myqueue.producer.lane import Lane
 from myqueue.producer.parting import ProducerParting
+from myqueue.producer.send_once import send_once
 from myqueue.producer.sender import Sender
 from myqueue.producer.topic_lanes import TopicLanes
 from myqueue.settings import ProducerSettings
@@ -270,8 +270,8 @@ class Producer:
     ) -> Future[list[RecordMetadata]]:
         """Store messages once, however often and by whichever process they are sent.
 
-        `request_id`: a key of 16 bytes for this list. Each partition remembers it for 15 minutes; a
-        repeat returns where the messages were stored. The same key with other messages raises
+        `request_id`: 16 bytes that name this list. Each partition remembers it for 15 minutes; a
+        repeat returns where the messages were stored. The same one with other messages raises
         KeyReused. The future is a list with a RecordMetadata for each message. The list does not
         pass through the buffer; it is tried for `delivery_timeout_ms` and cannot be cancelled.
         """

@@ -20,9 +20,9 @@ from myqueue.errors import (
     MessageTooLarge,
     OutcomeUnknown,
 )
-from myqueue.producer import keyed_send
-from myqueue.producer.keyed_send import _JoinedAnswers
+from myqueue.producer import send_once
 from myqueue.producer.producer import Producer
+from myqueue.producer.send_once import _JoinedAnswers
 from myqueue.wire import protocol as words
 
 
@@ -86,7 +86,7 @@ def test_send_once_whose_session_is_closed_meanwhile_is_unknown(
 ) -> None:
     """C1: the first part was sent before the session was closed."""
     cluster.topic("t", 4)
-    ask_leader = keyed_send.ask_leader
+    ask_leader = send_once.ask_leader
     with Producer(cluster.address) as producer:
 
         def ask_then_close(*arguments: Any, **named: Any) -> Future[Any]:
@@ -95,7 +95,7 @@ def test_send_once_whose_session_is_closed_meanwhile_is_unknown(
             producer.session.close()
             return answer
 
-        monkeypatch.setattr(keyed_send, "ask_leader", ask_then_close)
+        monkeypatch.setattr(send_once, "ask_leader", ask_then_close)
         keys = [str(number) for number in range(16)]
         values = [b"small"] * len(keys)
         delivery = producer.send_once("t", values, request_id=b"i" * 16, keys=keys)

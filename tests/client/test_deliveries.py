@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 import traceback
@@ -194,6 +196,29 @@ def test_a_wait_that_ends_too_early_leaves_no_listener() -> None:
         batch.become(STORED)
         batch.call_listeners()
     assert waiting.wait(0) and Countdown(batches).wait(0) and Countdown([]).wait(0)
+
+
+@pytest.mark.parametrize("timeout", [None, 30.0])
+def test_a_signal_ends_a_wait_that_is_not_sliced(timeout: float | None) -> None:
+    """As Ctrl-C does, with and without a limit; and no listener stays behind."""
+
+    class Interrupted(Exception):
+        pass
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    batch = made(b"a")
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    sender = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1))
+    try:
+        sender.start()
+        with pytest.raises(Interrupted):
+            Countdown([batch]).wait(timeout)
+    finally:
+        sender.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert not batch.listeners
 
 
 def test_the_parts_of_a_future_are_those_that_make_a_delivery_full() -> None:

@@ -1,13 +1,14 @@
-"""`send_once`: messages with a batch key are stored once, however often and by whomever sent.
+"""`send_once`: a list that is stored once, however often and by whichever process it is sent.
 
 Brokers recognise a producer's own repeats by its sequences, as long as it lives. A process that may
-end between sending and the answer (a gateway, a job that is restarted) gives its list a *batch key*
-instead; users call it `request_id`. The batch carries it (PROTOCOL.md, section 4), and the
-partition remembers for 15 minutes where it stored the batch. Each partition that knows the batch
-key refuses it with other messages (`KeyReused`); a partition that does not know it stores them.
+end between sending and the answer (a gateway, a job that is restarted) gives its list a
+*request_id* instead. Each batch of the list carries it in place of producer and sequence
+(PROTOCOL.md, section 4, calls it the batch's key), and the partition remembers for 15 minutes where
+it stored the batch. A partition that knows the request_id refuses it with other messages
+(`KeyReused`); one that does not know it stores them.
 
-The batch key alone decides the partition of a message without key and partition, so that a repeat
-finds the same one. The hash moves as few batch keys as possible when a topic grows.
+The request_id alone decides the partition of a message without key and partition, so that a repeat
+finds the same one. The hash moves as few of them as possible when a topic grows.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from myqueue.wire import batch
 from myqueue.wire.clock import wall_ms
 from myqueue.wire.protocol import PRODUCE
 
-BATCH_KEY_BYTES: Final = 16
+REQUEST_ID_BYTES: Final = 16
 FIRST_BIT: Final = 1 << 63
 PACKING_BYTES: Final = 64  # that packing may add to a message of the largest size
 
@@ -49,7 +50,7 @@ def send_once(
     values: list[bytes],
     keys: list[bytes | None] | None,
     partition: int | None,
-    batch_key: bytes,
+    request_id: bytes,
     settings: ProducerSettings,
 ) -> Future[list[RecordMetadata]]:
     """Store messages once. The future has where each message is, in the order of the list.
@@ -57,13 +58,13 @@ def send_once(
     Every batch is packed and its size checked before the first one is sent: an error that says
     "nothing was done" must be true for the whole list.
     """
-    if type(batch_key) is not bytes or len(batch_key) != BATCH_KEY_BYTES:
-        raise wrong("request_id", f"{BATCH_KEY_BYTES} bytes", batch_key)
+    if type(request_id) is not bytes or len(request_id) != REQUEST_ID_BYTES:
+        raise wrong("request_id", f"{REQUEST_ID_BYTES} bytes", request_id)
     if not values:
         raise InvalidRequest("send_once needs at least one message")
-    by_partition = _by_partition(topic_lanes, values, keys, partition, batch_key)
+    by_partition = _by_partition(topic_lanes, values, keys, partition, request_id)
     packed = {
-        partition: _pack(topic_lanes, partition, messages, batch_key, settings.compression)
+        partition: _pack(topic_lanes, partition, messages, request_id, settings.compression)
         for partition, messages in by_partition.items()
     }
     joined = _JoinedAnswers(topic_lanes.topic.name, len(values), len(packed))
@@ -129,10 +130,10 @@ def _by_partition(
     values: list[bytes],
     keys: list[bytes | None] | None,
     partition: int | None,
-    batch_key: bytes,
+    request_id: bytes,
 ) -> dict[int, Messages]:
     lanes = topic_lanes.lanes
-    unkeyed = lanes[jump_hash(batch_key, len(lanes))]
+    unkeyed = lanes[jump_hash(request_id, len(lanes))]
     indexes = topic_lanes.by_lane(keys or [None] * len(values), partition, unkeyed)
     return {
         lane.partition: Messages(
@@ -143,16 +144,16 @@ def _by_partition(
 
 
 def _pack(
-    topic_lanes: TopicLanes, partition: int, messages: Messages, batch_key: bytes, compression: str
+    topic_lanes: TopicLanes, partition: int, messages: Messages, request_id: bytes, compression: str
 ) -> bytes:
     """Pack a partition's messages as one batch; raise MessageTooLarge if it is too large."""
     data = batch.make(
         (messages.values, messages.keys, None, None),
         wall_ms(),
         codec=batch.CODECS[compression],
-        producer=int.from_bytes(batch_key[:8], "big") | FIRST_BIT,
+        producer=int.from_bytes(request_id[:8], "big") | FIRST_BIT,
         epoch=batch.KEYED_EPOCH,
-        sequence=int.from_bytes(batch_key[8:], "big"),
+        sequence=int.from_bytes(request_id[8:], "big"),
     )
     size, limit = batch.header(data).body_bytes, topic_lanes.limit + PACKING_BYTES
     if size > limit:
