@@ -34,6 +34,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
+from typing import Final
 
 from myqueue.cluster.repeats import with_outcome
 from myqueue.errors import MyQueueError
@@ -50,6 +51,8 @@ from myqueue.producer.batch import (
 )
 from myqueue.producer.lane import Lane
 
+PRUNE_BATCHES_MIN: Final = 256  # settled batches that are kept for nothing, at most
+
 
 class Accumulator:
     """All lanes of a producer."""
@@ -65,6 +68,7 @@ class Accumulator:
         self._without_leader: dict[Lane, None] = {}  # taken, but their leader could not be reached
         self._lingering: deque[Batch] = deque()  # opened while others were in flight
         self._by_deadline: deque[Batch] = deque()  # all; settled ones leave late
+        self._prune_at = PRUNE_BATCHES_MIN  # batches in it
 
     # -- gathering --------------------------------------------------------------------------------
 
@@ -150,11 +154,18 @@ class Accumulator:
         """When `tick` has work to do next."""
         while self._lingering and self._lingering[0].lane.open is not self._lingering[0]:
             self._lingering.popleft()
-        while self._by_deadline and self._by_deadline[0].is_settled:
-            self._by_deadline.popleft()
+        self._prune()
         moments = [self._lingering[0].opened + self.linger_ms] if self._lingering else []
         moments += [self._by_deadline[0].deadline] if self._by_deadline else []
         return min(moments, default=None)
+
+    def _prune(self) -> None:
+        """Forget settled batches, also those behind one that waits for its leader for long."""
+        while self._by_deadline and self._by_deadline[0].is_settled:
+            self._by_deadline.popleft()
+        if len(self._by_deadline) >= self._prune_at:
+            self._by_deadline = deque(one for one in self._by_deadline if not one.is_settled)
+            self._prune_at = 2 * len(self._by_deadline) + PRUNE_BATCHES_MIN
 
     @property
     def has_ready(self) -> bool:

@@ -84,7 +84,7 @@ class Sender:
         self._may_send_new = not settings.idempotent  # batches without a sequence, not only repeats
         self._opening = self._kicked = False
         self.last_problem = ""  # why nothing could be sent; empty once something is stored
-        self._no_leader_pauses = Pauses(LEADERS)
+        self._no_leader_pauses, self._leader_wait_ends = Pauses(LEADERS), 0
         self._opening_pauses = Pauses(MANAGERS)
         self._sent: deque[tuple[int, list[Attempt]]] = deque()  # (when, of one PRODUCE)
         self._next_refresh_at = 0  # when a silent broker may make us ask for routes again
@@ -163,9 +163,12 @@ class Sender:
         moments = [] if pause_ends is None else [pause_ends]
         if self._accumulator.lacks_leader:
             self._session.refresh()
-            moments.append(now + self._no_leader_pauses.next_ms())
+            if now >= self._leader_wait_ends:  # else another partition's event began this turn
+                self._leader_wait_ends = now + self._no_leader_pauses.next_ms()
+            moments.append(self._leader_wait_ends)
         else:
             self._no_leader_pauses.reset()
+            self._leader_wait_ends = 0
         with self._lock:
             tick = self._accumulator.next_tick()
         if tick is not None:

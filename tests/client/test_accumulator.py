@@ -6,7 +6,7 @@ import pytest
 
 from myqueue.cluster.partitioner import Spread
 from myqueue.errors import NONE, UNKNOWN, Busy, error_of
-from myqueue.producer.accumulator import Accumulator
+from myqueue.producer.accumulator import PRUNE_BATCHES_MIN, Accumulator
 from myqueue.producer.batch import AWAITING, MESSAGE_OVERHEAD_BYTES, Batch
 from myqueue.producer.lane import Lane
 from myqueue.wire import batch as batches
@@ -212,6 +212,18 @@ def test_late_are_those_past_their_deadline_wherever_they_are():
     assert words(desk.acc.tick(100)) == ["abcd"]
     assert words(desk.acc.tick(150)) == ["efgh", "i"]
     assert desk.acc.next_tick() is None
+
+
+def test_settled_batches_go_though_an_older_one_waits_for_its_leader():
+    desk = Desk(lanes=2, delivery_timeout_ms=100_000)
+    desk.put("a", lane=1)  # its leader is gone
+    for _ in range(3 * PRUNE_BATCHES_MIN):
+        desk.put("bcde")
+        for batch in desk.take():
+            desk.store(batch)
+        desk.acc.next_tick()
+        assert len(desk.acc._by_deadline) <= PRUNE_BATCHES_MIN + 2
+    assert words(desk.acc.tick(100_000)) == ["a"]
 
 
 def test_behind_a_gap_nothing_gets_an_epoch_until_all_is_decided():
