@@ -32,7 +32,6 @@ class State(IntEnum):
 
         method         from                              to              deadline
         (new)          -                                 IDLE            header_timeout_ms
-        await_head     HEAD                              IDLE            stays as it is
         begin_head     IDLE                              HEAD            header_timeout_ms
         await_room     IDLE, HEAD                        WAITS_FOR_ROOM  body_timeout_ms
         begin_body     IDLE, HEAD, WAITS_FOR_ROOM        BODY            body_timeout_ms
@@ -46,7 +45,7 @@ class State(IntEnum):
     back by WRITING or IDLE. In all other states only the reading thread does.
     """
 
-    IDLE = 0  # no byte of a request was received
+    IDLE = 0  # no byte of a request was received: nothing, or empty lines
     HEAD = 1  # a part of the head was received
     WAITS_FOR_ROOM = 2  # the head was received; the body is not read yet: others hold its bytes
     BODY = 3  # the head was received, and the body is being read
@@ -116,10 +115,6 @@ class Connection:
         return f"{request} from {self.address}"
 
     # -- the table of `State` ---------------------------------------------------------------------
-
-    def await_head(self) -> None:
-        """Wait for a request again, no longer than before: only an empty line was received."""
-        self.state = IDLE
 
     def begin_head(self, timeout_s: float) -> None:
         """Measure how fast the rest of a head arrives."""

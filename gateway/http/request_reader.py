@@ -55,7 +55,7 @@ class RequestReader:
                     self._sender.refuse(connection, error)
                     return False
                 if head is None:
-                    self._await_head(connection)
+                    self._begin_head(connection)
                     return True
             is_whole = len(connection.received) >= head.body_bytes
             if not self._has_room(connection, head, is_whole):
@@ -95,11 +95,14 @@ class RequestReader:
         if self._check_by_application is not None:
             self._check_by_application(head)
 
-    def _await_head(self, connection: Connection) -> None:
-        if connection.state == IDLE and connection.received:
+    def _begin_head(self, connection: Connection) -> None:
+        """Limit the time of a head whose first bytes are here.
+
+        A lone CR may be half of an empty line, so it begins nothing. Otherwise a client that sends
+        empty lines byte by byte would get a new deadline with each of them.
+        """
+        if connection.state == IDLE and connection.received not in (b"", b"\r"):
             connection.begin_head(self._config.header_timeout_ms / 1000)
-        elif connection.state == HEAD and not connection.received:
-            connection.await_head()
 
     # -- bodies -----------------------------------------------------------------------------------
 
