@@ -4,7 +4,7 @@ Bodies that are being read, or are large and not answered yet, hold at most `bod
 bytes, whatever clients send and however slowly.
 
 A *small* body (up to 64 KiB) is read at once. Small bodies have a quarter of the bytes; when that
-is full, the slowest of them are dropped (`eviction_order`). A *large* body is read only if the
+is full, the slowest of them are dropped (`slowness_order`). A *large* body is read only if the
 remaining three quarters have room for all of it; otherwise nothing is read from its client until
 they have, in order of arrival. So well-behaved clients wait a little, and no client can hold much
 memory by sending nothing: while others wait, a large body that arrives slowly is dropped too. A
@@ -19,7 +19,7 @@ from collections import deque
 from typing import Final
 
 from myqueue.gateway.http.connection import BODY, Connection
-from myqueue.gateway.http.eviction import eviction_order
+from myqueue.gateway.http.eviction import slowness_order
 from myqueue.gateway.settings import GatewayConfig
 
 SMALL_BYTES_MAX: Final = 64 << 10
@@ -106,7 +106,7 @@ class BodyBudget:
         chosen = []
         excess = self._small_held - self._small_max
         if excess > 0:
-            for body in sorted(self._small, key=lambda body: eviction_order(body.connection)):
+            for body in sorted(self._small, key=lambda body: slowness_order(body.connection)):
                 if excess <= 0:
                     break
                 chosen.append(body.connection)

@@ -70,7 +70,7 @@ class Connection:
         sent_bytes, close_after_answer              ANSWERING, else the reading thread
         pace                                        the same; it is not measured in ANSWERING
         is_failed                                   any thread; it never becomes False again
-        address, fd, sock, tls_lock                 none
+        accepted_s, address, fd, sock, tls_lock     none
 
     The reading thread reads fields of the other one, and the other way round, without a lock. That
     relies on the interpreter's lock: setting a field is atomic, and other threads see changes in
@@ -79,9 +79,9 @@ class Connection:
     """
 
     __slots__ = (
-        "address", "body", "close_after_answer", "deadline", "fd", "had_request", "head",
-        "input_ended", "is_failed", "pace", "received", "received_bytes", "sent_bytes", "sock",
-        "state", "tls_lock", "unsent", "wants_write", "watched_events",
+        "accepted_s", "address", "body", "close_after_answer", "deadline", "fd", "had_request",
+        "head", "input_ended", "is_failed", "pace", "received", "received_bytes", "sent_bytes",
+        "sock", "state", "tls_lock", "unsent", "wants_write", "watched_events",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, address: str) -> None:
@@ -94,7 +94,9 @@ class Connection:
         self.deadline = math.inf  # on the monotonic clock: the server closes the connection then
         self.had_request = False  # at least one request was received completely
         self.body: HeldBody | None = None  # that waits for room, is read, or large and answered
-        self.pace = Pace(monotonic())  # how fast the request arrives, or the answer is taken
+        self.accepted_s = monotonic()
+        # How fast the request arrives, or the answer is taken.
+        self.pace = Pace(self.accepted_s)
         # OpenSSL allows one thread at a time, and the thread that answers is not the one that
         # reads.
         self.tls_lock = Lock() if isinstance(sock, ssl.SSLSocket) else None

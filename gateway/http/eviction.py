@@ -1,9 +1,13 @@
 """Choose the connections to close for others.
 
-For a *place*, when a new connection finds `connections_max` others: unfinished requests are dropped
-first, the slowest of them first; only then connections between two requests, the longest idle
-first. For *memory*: the answers that clients take slowly may hold `SLOW_ANSWERS_BYTES_MAX`
-together, and a client that takes nothing of its answer loses it.
+For a *place*, when a new connection finds `connections_max` others: slow unfinished requests go
+first, the slowest of them before the others. Then connections between two requests go, the one that
+is idle longest first: their clients lose nothing. Other unfinished requests go last. A connection
+keeps its place for `YOUNG_S` after it was accepted, because its client could not send a request in
+no time: otherwise many that arrive together would evict each other.
+
+For *memory*, answers that clients take slowly may hold `SLOW_ANSWERS_BYTES_MAX` together, and a
+client that takes nothing of its answer loses it.
 
 Pure: the server closes the connections. `body_budget.py` chooses among unfinished bodies.
 """
@@ -18,35 +22,34 @@ from typing import Final
 from myqueue.gateway.http import deadlines
 from myqueue.gateway.http.connection import BODY, HEAD, IDLE, WAITS_FOR_ROOM, WRITING, Connection
 
+EVICTABLE: Final = (IDLE, HEAD, WAITS_FOR_ROOM, BODY)  # no answer is under way
 SLOW_ANSWERS_BYTES_MAX: Final = 64 << 20
-CLOSED_SHARE: Final = 64  # one of so many connections is closed at a time
+YOUNG_S: Final = 0.25  # less than it takes to find out that a connection is slow
+CHOSEN_MAX: Final = 64  # connections that are chosen at once: choosing looks at all
 
 
-def eviction_order(connection: Connection) -> tuple[float, int, float]:
-    """Sort key: connections with the lowest value go first; the slowest, then those that received
-    least.
+def slowness_order(connection: Connection) -> tuple[float, int, float]:
+    """Sort key: the slowest connection first; of those whose pace is not known or not slow, the one
+    that received least.
     """
     bytes_per_s = connection.pace.bytes_per_s if connection.is_slow else math.inf
     return bytes_per_s, len(connection.received), connection.pace.begin_s
 
 
-def choose_for_place(connections: Iterable[Connection]) -> list[Connection]:
-    """Return the connections to close so that a new one has a place; none if all are busy."""
-    candidates = list(connections)
-    unfinished = [connection for connection in candidates if _is_unfinished(connection)]
-    if unfinished:
-        count = max(1, len(candidates) // CLOSED_SHARE)
-        first, *others = heapq.nsmallest(count, unfinished, key=eviction_order)
-        return [first, *(connection for connection in others if connection.is_slow)]
-    idle = [connection for connection in candidates if connection.state == IDLE]
-    return [min(idle, key=lambda connection: connection.deadline)] if idle else []
+def choose_for_places(connections: Iterable[Connection], now: float) -> list[Connection]:
+    """Return the connections that may be closed for new ones, in the order in which they go."""
+    candidates = (
+        connection
+        for connection in connections
+        if connection.state in EVICTABLE and now - connection.accepted_s >= YOUNG_S
+    )
+    return heapq.nsmallest(CHOSEN_MAX, candidates, key=_place_order)
 
 
-def _is_unfinished(connection: Connection) -> bool:
-    """True if a request is being received, or the first one did not begin yet."""
-    if connection.state == IDLE:
-        return not connection.had_request
-    return connection.state in (HEAD, BODY, WAITS_FOR_ROOM)
+def _place_order(connection: Connection) -> tuple[int, float, int, float]:
+    if connection.state == IDLE and connection.had_request:
+        return 1, connection.deadline, 0, 0.0  # its deadline passes first: it is idle longest
+    return (0 if connection.is_slow else 2, *slowness_order(connection))
 
 
 def choose_slow_readers(connections: Iterable[Connection], now: float) -> list[Connection]:

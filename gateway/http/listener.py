@@ -6,6 +6,7 @@ import errno
 import select
 import socket
 import ssl
+from collections import deque
 from time import monotonic
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from myqueue.gateway.settings import GatewayConfig
 
 BACKLOG: Final = 1024
 ACCEPT_AT_ONCE: Final = 64
+EVICTED_SHARE: Final = 64  # of so many connections, one slow one is closed at a time
 ACCEPT_PAUSE_S: Final = 0.1  # before the next accept when no file descriptor is free
 NO_FILES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -40,11 +42,13 @@ class Listener:
         self._tls = _make_tls_context(config)
         self._socket = _listen(config.listen)
         self._paused_until = 0.0  # 0: it is not paused
+        self._evictable: deque[Connection] | None = None  # None: not chosen in this turn
         self.fd = self._socket.fileno()
         epoll.register(self.fd, select.EPOLLIN)
 
     def accept(self) -> None:
         """Accept the connections that wait, up to `ACCEPT_AT_ONCE`."""
+        self._evictable = None
         for _ in range(ACCEPT_AT_ONCE):
             try:
                 sock, (address, *_) = self._socket.accept()
@@ -95,12 +99,27 @@ class Listener:
         self._epoll.modify(self.fd, 0)
 
     def _evict(self, reason: str) -> bool:
-        """Close connections that may be closed for a new one. Return False if all are busy."""
-        chosen = eviction.choose_for_place(self._connections)
-        for connection in chosen:
-            self._dropped.add(reason)
-            self._connections.close(connection)
-        return bool(chosen)
+        """Close a connection for a new one. Return False if none may be closed.
+
+        They are chosen once for all that arrive together. Where slow ones go first, a few more of
+        them are closed than needed, so that the next arrivals need no choice at all.
+        """
+        if self._evictable is None:
+            chosen = eviction.choose_for_places(self._connections, monotonic())
+            self._evictable = deque(chosen)
+        evictable = self._evictable
+        if not evictable:
+            return False
+        more = len(self._connections) // EVICTED_SHARE
+        self._close_evicted(evictable.popleft(), reason)
+        while more > 1 and evictable and evictable[0].is_slow:
+            self._close_evicted(evictable.popleft(), reason)
+            more -= 1
+        return True
+
+    def _close_evicted(self, connection: Connection, reason: str) -> None:
+        self._dropped.add(reason)
+        self._connections.close(connection)
 
 
 def _listen(address: str) -> socket.socket:

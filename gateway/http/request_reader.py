@@ -101,7 +101,8 @@ class RequestReader:
         A lone CR may be half of an empty line, so it begins nothing. Otherwise a client that sends
         empty lines byte by byte would get a new deadline with each of them.
         """
-        if connection.state == IDLE and connection.received not in (b"", b"\r"):
+        received = connection.received
+        if connection.state == IDLE and received and received != b"\r":
             connection.begin_head(self._config.header_timeout_ms / 1000)
 
     # -- bodies -----------------------------------------------------------------------------------

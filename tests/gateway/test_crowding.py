@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
+import select
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -21,7 +24,9 @@ from support.sites import VAST, BareConnection, FastApplication, SampleSite, ser
 from myqueue.gateway import drop_reasons
 from myqueue.gateway.app import create_app
 from myqueue.gateway.dispatch.head_check import HeadCheck
-from myqueue.gateway.http import body_budget, deadlines, eviction, pace
+from myqueue.gateway.http import body_budget, deadlines, eviction, listener, pace
+from myqueue.gateway.http.connection import Connection, State
+from myqueue.gateway.http.open_connections import OpenConnections
 from myqueue.gateway.http.server import Server
 from myqueue.gateway.settings import DEFAULTS
 
@@ -45,6 +50,7 @@ def connect() -> Iterator[Connect]:
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who is slow is known after a shorter time."""
     monkeypatch.setattr(pace, "FRESH_S", 0.2)
+    monkeypatch.setattr(eviction, "YOUNG_S", 0.1)
     monkeypatch.setattr("myqueue.gateway.http.server.SWEEP_S", 0.05)
 
 
@@ -95,7 +101,7 @@ def test_nobody_without_a_token_has_a_body_read(connect: Connect, tmp_path: Path
     app.extensions["myqueue"].close()
 
 
-def test_unfinished_bodies_give_way_to_who_comes(
+def test_slow_bodies_give_way_to_who_comes(
     connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     """All places are taken by bodies that do not end: others are served all the same, connections
@@ -104,24 +110,95 @@ def test_unfinished_bodies_give_way_to_who_comes(
     counted: Counter[str] = Counter()
     with serving(
         SampleSite(), FastApplication(), connections_max=20, count_dropped=counts(counted)
-    ) as (
-        port,
-        _,
-    ):
+    ) as (port, server):
         honest = connect(port)
         honest.send("/quick", b"1")
         assert honest.answer() == (200, b"1")
-        for _ in range(3):
-            for _ in range(25):
+        for _ in range(6):
+            for _ in range(10):
                 begin(connect(port), "/quick", 100, 1)
             newest = connect(port)
             newest.send("/quick", b"2")
             assert newest.answer() == (200, b"2")
             newest.close()
+            wait_for("bodies to be slow", lambda: sum(not x.is_slow for x in all_of(server)) == 1)
         honest.send("/quick", b"3")
         assert honest.answer() == (200, b"3")
         wait_for("a line in the log", lambda: "connections_max is reached" in caplog.text)
-    assert counted[drop_reasons.PLACES] >= 50
+    assert counted[drop_reasons.PLACES] >= 40
+
+
+def test_who_comes_gets_the_place_of_who_is_idle_longest(connect: Connect) -> None:
+    """All places are taken by idle connections, and those that come do not evict each other."""
+    with serving(SampleSite(), FastApplication(), connections_max=40) as (port, server):
+        idle = [connect(port) for _ in range(40)]
+        for line in idle:
+            line.send("/quick", b"1")
+            assert line.answer() == (200, b"1")
+        wait_for("them to be old", lambda: are_old(server))
+        newest = [connect(port) for _ in range(20)]
+        for line in newest:
+            begin(line, "/quick", 2, 1)
+        for line in newest:
+            line.sock.sendall(b"y")
+            assert line.answer() == (200, b"xy")
+        for line in idle[20:]:
+            line.send("/quick", b"2")
+            assert line.answer() == (200, b"2")
+        assert [line.file.read() for line in idle[:20]] == [b""] * 20
+
+
+def are_old(server: Server) -> bool:
+    now = monotonic() - eviction.YOUNG_S
+    return all(connection.accepted_s < now for connection in all_of(server))
+
+
+def test_arrivals_choose_once_who_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order of the docstring of `eviction`. Whoever is young or gets an answer stays."""
+    choices: list[list[str]] = []
+    choose = eviction.choose_for_places
+
+    def watched(connections: Iterable[Connection], now: float) -> list[Connection]:
+        chosen = choose(connections, now)
+        choices.append([connection.address for connection in chosen])
+        return chosen
+
+    monkeypatch.setattr(eviction, "choose_for_places", watched)
+    config = replace(DEFAULTS, listen="127.0.0.1:0", connections_max=8)
+    counted: Counter[str] = Counter()
+    with select.epoll() as epoll, ExitStack() as clean:
+        connections = OpenConnections(epoll)
+        dropped = drop_reasons.DropCounter(counts(counted))
+        accepting = listener.Listener(config, epoll, connections, dropped)
+        clean.callback(accepting.close)
+        for name, state, had_request, pace_now, age_s in (
+            ("answered", State.ANSWERING, True, 0.0, 9),
+            ("half", State.HEAD, True, math.inf, 9),
+            ("waits", State.WAITS_FOR_ROOM, True, math.inf, 8),
+            ("idle", State.IDLE, True, math.inf, 2),
+            ("idle longest", State.IDLE, True, math.inf, 3),
+            ("slow", State.BODY, True, 9.0, 2),
+            ("slowest", State.IDLE, False, 0.0, 1),
+            ("young", State.BODY, False, 0.0, 0),
+        ):
+            connection = Connection(socket.socket(), name)
+            connection.state, connection.had_request = state, had_request
+            connection.pace.bytes_per_s = pace_now
+            for field in ("accepted_s", "deadline"):
+                setattr(connection, field, monotonic() - age_s)
+            connection.pace.begin_s = connection.accepted_s
+            connections.add(connection)
+            clean.callback(connections.close, connection)
+        address = accepting._socket.getsockname()
+        for _ in range(8):
+            clean.enter_context(socket.create_connection(address))
+        accepting.accept()
+        left = [connection.address for connection in connections]
+        for connection in connections:
+            connections.close(connection)
+    assert choices == [["slowest", "slow", "idle longest", "idle", "half", "waits"]]
+    assert left == ["answered", "young", *["127.0.0.1"] * 6]
+    assert counted == {drop_reasons.PLACES: 6, drop_reasons.REFUSED: 2}
 
 
 def test_without_free_files_accepting_pauses_and_the_log_says_so_once(
