@@ -22,11 +22,18 @@ class Answer(NamedTuple):
     body: bytes
     close: bool  # the connection ends after it
 
-    def encode_head(self, date: str, close: bool) -> bytes:
-        """Return all that is sent before the body."""
+    def encode_head(self, date: str, close: bool, is_http_1_0: bool = False) -> bytes:
+        """Return all that is sent before the body.
+
+        A client of HTTP/1.0 expects the connection to end unless the answer says otherwise.
+        """
         lines = [f"HTTP/1.1 {self.status}\r\nDate: {date}\r\nServer: myqueue\r\n"]
         lines += [f"{name}: {value}\r\n" for name, value in self.headers]
-        lines.append("Connection: close\r\n\r\n" if close else "\r\n")
+        if close:
+            lines.append("Connection: close\r\n")
+        elif is_http_1_0:
+            lines.append("Connection: keep-alive\r\n")
+        lines.append("\r\n")
         return "".join(lines).encode("latin-1")
 
 
@@ -40,7 +47,7 @@ class RequestHandlers(NamedTuple):
 
     # Answers any request from this client address, and may wait. Runs in a thread of the pool.
     answer: Callable[[str, Head, bytes], Answer]
-    # Makes the answer to a request that is not read to its end. It closes the connection.
+    # Makes the answer to a request that is not read to its end. The connection ends after it.
     refuse: Callable[[MyQueueError], Answer]
     # Begins to answer without waiting, in the reading thread; any thread may call `OnAnswer`.
     # Returns False, and has begun nothing, for requests that `answer` must answer.

@@ -51,10 +51,13 @@ class AnswerSender:
             self.abandon(connection)
 
     def refuse(self, connection: Connection, error: MyQueueError) -> None:
-        """Answer a request that is not read to its end; in the reading thread."""
+        """Answer a request that is not read to its end; in the reading thread.
+
+        The connection ends after it: what follows in it would be taken for the next request.
+        """
         connection.release_body()
         connection.begin_answer(deadlines.SEND_TIMEOUT_S)
-        self.send(connection, self._make_refusal(error))
+        self.send(connection, self._make_refusal(error)._replace(close=True))
 
     def abandon(self, connection: Connection) -> None:
         """Log the exception that is handled, and have the reading thread close the connection."""
@@ -72,7 +75,9 @@ class AnswerSender:
 
     def _send(self, connection: Connection, answer: Answer) -> None:
         close = connection.close_after_answer = answer.close or self.stopping
-        head, body = answer.encode_head(self._http_date(), close), answer.body
+        request, body = connection.head, answer.body
+        is_http_1_0 = request is not None and request.minor == 0
+        head = answer.encode_head(self._http_date(), close, is_http_1_0)
         if len(body) <= JOINED_BYTES_MAX:
             connection.send(head + body)
         elif connection.send(head):  # joining both would double the memory

@@ -163,7 +163,8 @@ class Server:
         if connection.state == WRITING and event & OUT:
             self._sender.send_rest(connection)
         if not (connection.watched_events or 0) & IN:
-            connection.is_failed |= bool(event & GONE)
+            if event & GONE:  # other threads set the field too, so it is never set to False
+                connection.is_failed = True
         elif event & ~OUT or connection.wants_write:
             connection.receive()
         self._advance(connection)

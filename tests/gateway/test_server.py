@@ -14,11 +14,14 @@ import pytest
 from support.processes import wait_for
 from support.sites import BIG, VAST, BareConnection, FastApplication, SampleSite, serving
 
-from myqueue.errors import Internal
+from myqueue.errors import Internal, Malformed
 from myqueue.gateway import thread_stacks
 from myqueue.gateway.dispatch.api_forms import refusal
 from myqueue.gateway.http import deadlines
+from myqueue.gateway.http.answer import Answer
+from myqueue.gateway.http.answer_sender import AnswerSender
 from myqueue.gateway.http.connection import Connection, State
+from myqueue.gateway.settings import DEFAULTS
 
 
 @pytest.fixture
@@ -138,6 +141,29 @@ def test_who_asks_to_close_or_has_closed_already(port: int, site: SampleSite) ->
     last.send("/quick", b"2")
     assert last.answer() == (200, b"2")
     last.close()
+
+
+def test_a_refusal_ends_the_connection_even_if_its_handler_forgets_that() -> None:
+    """The rest of the refused request would be taken for the next one."""
+    kept = Answer("400 Bad Request", [("Content-Length", "0")], b"", close=False)
+    sender = AnswerSender(DEFAULTS, lambda error: kept, lambda: None)
+    ours, client = socket.socketpair()
+    with ours, client:
+        connection = Connection(ours, "here")
+        sender.refuse(connection, Malformed("on purpose"))
+        assert connection.close_after_answer
+        assert b"\r\nConnection: close\r\n" in client.recv(4096)
+
+
+def test_http_1_0_is_told_that_its_connection_stays(line: BareConnection) -> None:
+    for _ in range(2):
+        line.sock.sendall(b"GET /quick HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+        assert line.head()[1]["connection"] == "keep-alive"
+    line.send("/quick")
+    assert "connection" not in line.head()[1]
+    line.sock.sendall(b"GET /quick HTTP/1.0\r\n\r\n")
+    assert line.head()[1]["connection"] == "close"
+    assert line.file.read() == b""
 
 
 def test_states_change_as_their_table_says(
