@@ -15,7 +15,7 @@ from myqueue.gateway.http.connection import Connection
 
 HEAVY_AT_ONCE: Final = 2
 
-Work = tuple[Connection, MakeAnswer, bool]  # is it heavy?
+Work = tuple[Connection, MakeAnswer, bool]  # the bool is True for a heavy body
 
 
 class WorkerPool:
@@ -28,9 +28,9 @@ class WorkerPool:
     def __init__(self, threads: int, sender: AnswerSender) -> None:
         self._threads, self._sender = threads, sender
         self._work: SimpleQueue[Work | None] = SimpleQueue()  # None ends a thread
-        self._heavy_lock = Lock()  # for the next two
-        self._heavy_work: deque[Work] = deque()  # waits for a slot
-        self._heavy_slots = HEAVY_AT_ONCE  # that are free
+        self._heavy_lock = Lock()  # protects the next two fields
+        self._heavy_work: deque[Work] = deque()  # the work that waits for a slot
+        self._free_heavy_slots = HEAVY_AT_ONCE
 
     def start(self) -> None:
         """Start the threads. Raises InvalidSetting if the system does not allow so many."""
@@ -54,25 +54,25 @@ class WorkerPool:
         self._work.put((connection, make_answer, False))
 
     def add_heavy(self, connection: Connection, make_answer: MakeAnswer) -> None:
-        """Do the same when a slot for a heavy body is free."""
+        """Have an answer made and sent as soon as a slot for heavy bodies and a thread are free."""
         with self._heavy_lock:
             self._heavy_work.append((connection, make_answer, True))
             self._begin_heavy()
 
     def _end_heavy(self) -> None:
         with self._heavy_lock:
-            self._heavy_slots += 1
+            self._free_heavy_slots += 1
             self._begin_heavy()
 
     def _begin_heavy(self) -> None:
-        if self._heavy_work and self._heavy_slots:
-            self._heavy_slots -= 1
+        if self._heavy_work and self._free_heavy_slots:
+            self._free_heavy_slots -= 1
             self._work.put(self._heavy_work.popleft())
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
             connection, make_answer, is_heavy = work
-            del work  # the body must not be held until the next request comes
+            del work  # or this thread would hold the body until its next request comes
             try:
                 answer = make_answer()
             except Exception:
