@@ -3,9 +3,9 @@
 `server` is the loop of the one thread that reads. `listener` accepts connections,
 `open_connections` has them and tells epoll what each waits for, `connection` is one of them, with
 the tables of its states and of the threads that own its fields; `pace` tells how fast its bytes
-move. `request_reader` takes requests out of received bytes, `request_head` parses their heads,
-`body_budget` has the room for their bodies. `dispatcher` has requests answered, in this thread or
-by `worker_pool`. `answer` is what goes back and who makes it, `answer_sender` sends it.
+move. `request_intake` takes requests out of received bytes, `request_head` parses their heads,
+`body_budget` has the room for their bodies. `answer_starter` starts the answer, in this thread or
+in one of `worker_pool`. `answer` is what goes back and who makes it, `answer_sender` sends it.
 `deadlines` and `eviction` end what lasts too long or is in the way of others.
 
 In: a listening socket and the functions that answer requests (`RequestHandlers`). Out: answers, in
@@ -22,14 +22,14 @@ those in upper case its constants. Modules outside of this package are named fro
     between two requests  idle_timeout_ms           75 s     answer_sender        closed
     after last answer     LINGER_S                  2 s      deadlines            closed
     -- heads
-    time to send one      header_timeout_ms         10 s     request_reader       closed
-    bytes of its headers  header_bytes_max          16 KiB   request_reader       400
+    time to send one      header_timeout_ms         10 s     request_intake       closed
+    bytes of its headers  header_bytes_max          16 KiB   request_intake       400
     headers               HEADERS_MAX               100      request_head         400
     path and query        TARGET_BYTES_MAX          8 KiB    request_head         400
     requests sent ahead   PIPELINED_BYTES_MAX       64 KiB   open_connections     read afterwards
     -- bodies
-    time to send one      body_timeout_ms           30 s     request_reader       closed, or 429
-    of a produce          body_bytes_max            16 MiB   request_reader       413
+    time to send one      body_timeout_ms           30 s     request_intake       closed, or 429
+    of a produce          body_bytes_max            16 MiB   request_intake       413
     of other requests     REQUEST_BODY_BYTES_MAX    1 MiB    dispatch.head_check  413
     of a console form     CONSOLE_FORM_BYTES_MAX    2 MiB    api.auth             413
     no token or path      UNKNOWN_SENDER_BYTES_MAX  16 KiB   dispatch.head_check  401 or 413

@@ -55,7 +55,7 @@ class AnswerSender:
 
         The connection ends after it: what follows in it would be taken for the next request.
         """
-        connection.release_body()
+        connection.release_reservation()
         connection.begin_answer(deadlines.SEND_TIMEOUT_S)
         self.send(connection, self._make_refusal(error)._replace(close=True))
 
@@ -95,8 +95,7 @@ class AnswerSender:
         that has more to do than wait for its next request is handed over to the reading thread.
         """
         connection.head = None
-        had_body = connection.body is not None
-        connection.release_body()
+        connection.release_reservation()
         rest = connection.unsent
         if rest is None:
             connection.end_answer(self._idle_s)
@@ -108,7 +107,6 @@ class AnswerSender:
             or connection.input_ended
             or connection.is_failed
             or connection.close_after_answer
-            or had_body
         ):
             self.hand_over(connection)
 

@@ -19,7 +19,7 @@ from myqueue.gateway.http.pace import Pace
 from myqueue.gateway.http.request_head import Head
 
 if TYPE_CHECKING:
-    from myqueue.gateway.http.body_budget import HeldBody
+    from myqueue.gateway.http.body_budget import BodyReservation
 
 RECEIVE_BYTES: Final = 64 << 10
 
@@ -66,34 +66,36 @@ class Connection:
 
         received, received_bytes, input_ended,      the reading thread
         had_request, wants_write, watched_events
-        state, deadline, head, body, unsent,        the thread that answers while the state is
-        sent_bytes, close_after_answer              ANSWERING, else the reading thread
+        state, deadline, head, reservation,         the thread that answers while the state is
+        unsent, sent_bytes, close_after_answer      ANSWERING, else the reading thread
         pace                                        the same; it is not measured in ANSWERING
         is_failed                                   any thread; it never becomes False again
         accepted_s, address, fd, sock, tls_lock     none
 
-    The reading thread reads fields of the other one, and the other way round, without a lock. That
-    relies on the interpreter's lock: setting a field is atomic, and other threads see changes in
-    the order in which they were made. One exception: the reading thread closes a connection that
-    is overdue in ANSWERING; the thread that answers then fails to send.
+    Each of the two threads reads fields that the other one changes, without a lock. That relies on
+    the interpreter's lock: setting a field is atomic, and other threads see changes in the order in
+    which they were made. Reading and setting a field are two steps, so `|=` on a field of several
+    threads is wrong. One exception from the table: the reading thread closes a connection that is
+    overdue in ANSWERING; the thread that answers then fails to send.
     """
 
     __slots__ = (
-        "accepted_s", "address", "body", "close_after_answer", "deadline", "fd", "had_request",
-        "head", "input_ended", "is_failed", "pace", "received", "received_bytes", "sent_bytes",
-        "sock", "state", "tls_lock", "unsent", "wants_write", "watched_events",
+        "accepted_s", "address", "close_after_answer", "deadline", "fd", "had_request", "head",
+        "input_ended", "is_failed", "pace", "received", "received_bytes", "reservation",
+        "sent_bytes", "sock", "state", "tls_lock", "unsent", "wants_write", "watched_events",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, address: str) -> None:
         self.sock, self.address, self.fd = sock, address, sock.fileno()
-        self.received = bytearray()  # and not yet taken out as a head or a body
+        self.received = bytearray()  # the bytes that were not yet taken out as a head or a body
         self.unsent: memoryview | None = None  # the rest of an answer
         self.received_bytes = self.sent_bytes = 0  # since it was opened
         self.head: Head | None = None  # of the request that is received or answered
         self.state = IDLE
         self.deadline = math.inf  # on the monotonic clock: the server closes the connection then
-        self.had_request = False  # at least one request was received completely
-        self.body: HeldBody | None = None  # that waits for room, is read, or large and answered
+        self.had_request = False  # True once a request was received completely
+        # The room of a body that waits for it, is read, or is large and answered.
+        self.reservation: BodyReservation | None = None
         self.accepted_s = monotonic()
         # How fast the request arrives, or the answer is taken.
         self.pace = Pace(self.accepted_s)
@@ -102,11 +104,10 @@ class Connection:
         self.tls_lock = Lock() if isinstance(sock, ssl.SSLSocket) else None
         self.close_after_answer = False
         self.input_ended = False  # the client sends no more; it may still take answers
-        self.is_failed = (
-            False  # nothing can be sent any more; or its request failed, or we closed it
-        )
+        # True when nothing can be sent any more, when its request failed, or when we closed it.
+        self.is_failed = False
         self.wants_write = False  # TLS has to write before it can go on reading
-        # What epoll watches it for (`open_connections.py`); None: for nothing, not even its end.
+        # The events that epoll reports (`open_connections.py`); None: none, not even its end.
         self.watched_events: int | None = None
 
     def describe(self) -> str:
@@ -172,11 +173,11 @@ class Connection:
         """Start measuring how fast a head or a body arrives."""
         self.pace.begin(monotonic(), self.received_bytes)
 
-    def release_body(self) -> None:
-        """Give up the body and its room, if it has any."""
-        body, self.body = self.body, None
-        if body is not None:
-            body.release()
+    def release_reservation(self) -> None:
+        """Give back the room of the body, if it has any."""
+        reservation, self.reservation = self.reservation, None
+        if reservation is not None:
+            reservation.release()
 
     # -- bytes ------------------------------------------------------------------------------------
 

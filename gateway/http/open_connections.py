@@ -1,7 +1,7 @@
 """The open connections, and what epoll watches each of them for.
 
-Only the reading thread uses this. A thread that still works for a closed connection sees
-`is_failed`, not a new connection with the same file descriptor.
+Only the reading thread uses this. A thread that still makes an answer for a closed connection can't
+reach a new connection with the same file descriptor: it has the closed socket, and fails to send.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from myqueue.gateway.http.connection import (
 )
 
 IN, OUT = select.EPOLLIN, select.EPOLLOUT
-PIPELINED_BYTES_MAX: Final = 64 << 10  # a client may send so much before it has its answer
+PIPELINED_BYTES_MAX: Final = 64 << 10  # what is read of a client that awaits its answer
 
 
 class OpenConnections:
@@ -54,7 +54,7 @@ class OpenConnections:
         if connection in self:
             del self._by_fd[connection.fd]
         if connection.state != ANSWERING:  # else the thread that answers still has the body
-            connection.release_body()
+            connection.release_reservation()
         connection.is_failed = True
         connection.received.clear()
         connection.sock.close()
@@ -76,8 +76,8 @@ class OpenConnections:
 def wanted_events(connection: Connection) -> int | None:
     """Return the events that a connection waits for, by its state and its buffers.
 
-    None stands for no event at all: epoll reports a failed connection again and again. With 0 it
-    still reports that the client is gone.
+    With 0, epoll still reports that the client is gone. None means that epoll must not watch the
+    connection at all, because it would report a failed one again and again.
     """
     if connection.is_failed:
         return None

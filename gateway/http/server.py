@@ -1,6 +1,6 @@
 """The HTTP server: one thread reads all connections, a pool runs what has to wait.
 
-    epoll ─▶ receive ─▶ `request_reader.py` ─▶ begun in this thread, else in a thread of the pool
+    epoll ─▶ receive ─▶ `request_intake.py` ─▶ begun in this thread, else in a thread of the pool
                                                                         │
     the thread that has the answer sends it (`answer_sender.py`) ◀──────┘
 
@@ -34,6 +34,7 @@ from myqueue.gateway import drop_reasons, thread_stacks
 from myqueue.gateway.http import deadlines, eviction
 from myqueue.gateway.http.answer import RequestHandlers
 from myqueue.gateway.http.answer_sender import AnswerSender
+from myqueue.gateway.http.answer_starter import AnswerStarter
 from myqueue.gateway.http.body_budget import BodyBudget
 from myqueue.gateway.http.connection import (
     ANSWERING,
@@ -45,10 +46,9 @@ from myqueue.gateway.http.connection import (
     Connection,
     State,
 )
-from myqueue.gateway.http.dispatcher import Dispatcher
 from myqueue.gateway.http.listener import Listener
 from myqueue.gateway.http.open_connections import IN, OUT, OpenConnections
-from myqueue.gateway.http.request_reader import PARSED, RequestReader
+from myqueue.gateway.http.request_intake import BYTES, CLOSE, PARSED, SERVER, Next, RequestIntake
 from myqueue.gateway.http.worker_pool import WorkerPool
 from myqueue.gateway.settings import GatewayConfig
 
@@ -78,13 +78,13 @@ class Server:
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wake_fd, IN)
         self._dropped = drop_reasons.DropCounter(count_dropped)
-        self._bodies = BodyBudget(config)
+        self._bodies = BodyBudget(config, self._wake)
         self._connections = OpenConnections(self._epoll)
         self._sender = AnswerSender(config, handlers.refuse, self._wake)
         self._pool = WorkerPool(config.threads, self._sender)
-        self._requests = RequestReader(
+        self._intake = RequestIntake(
             config, handlers.check_head, self._bodies, self._sender,
-            Dispatcher(handlers, self._sender, self._pool),
+            AnswerStarter(handlers, self._sender, self._pool),
         )  # fmt: skip
         self._listener = Listener(config, self._epoll, self._connections, self._dropped)
 
@@ -94,7 +94,7 @@ class Server:
         os.eventfd_write(self._wake_fd, 1)
 
     def _wake(self) -> None:
-        if get_ident() != self._reading_thread:  # which looks before it waits
+        if get_ident() != self._reading_thread:  # that one looks for work before it waits
             os.eventfd_write(self._wake_fd, 1)
 
     def serve(self) -> None:
@@ -105,7 +105,7 @@ class Server:
         while not self._stopping:
             self._turn(max(0.0, sweep_at - monotonic()))
             if monotonic() >= sweep_at:
-                self._sweep()
+                self._guarded("a sweep", self._sweep)
                 sweep_at = monotonic() + SWEEP_S
         self._drain()
         self._pool.stop()
@@ -113,16 +113,13 @@ class Server:
             self._connections.close(connection)
 
     def _turn(self, seconds: float) -> None:
-        """Handle what has happened, or wait for it. Whatever raises, the loop goes on."""
+        """Wait up to so many seconds for events, and handle them and what was handed over."""
         handed_over = self._sender.handed_over
         has_new = False
         for fd, event in self._epoll.poll(0.0 if handed_over else seconds, EVENTS_AT_ONCE):
             connection = self._connections.get(fd)
             if connection is not None:
-                try:
-                    self._send_or_receive(connection, event)
-                except Exception:
-                    self._close_failed(connection)
+                self._guarded(connection, self._send_or_receive, connection, event)
             elif fd == self._wake_fd:
                 os.eventfd_read(self._wake_fd)
             elif fd == self._listener.fd:
@@ -130,18 +127,29 @@ class Server:
         while handed_over:
             connection = handed_over.popleft()
             if connection in self._connections:
-                try:
-                    self._advance(connection)
-                except Exception:
-                    self._close_failed(connection)
-        if self._bodies.needs_room:
-            self._make_room()
-        # Last: a new connection may get the file descriptor of one that was closed above.
+                self._guarded(connection, self._advance, connection)
+        # After all events: a new connection may get the file descriptor of one that was closed.
         if has_new:
-            try:
-                self._listener.accept()
-            except Exception:
-                log.exception("accepting a connection failed: a defect of this program")
+            self._guarded("accepting connections", self._listener.accept)
+        # Last: all the above reserves room for bodies or releases it. What one turn reserves too
+        # much is small, because a turn receives little of each connection.
+        if self._bodies.needs_room:
+            self._guarded("making room for bodies", self._make_room)
+
+    def _guarded(
+        self, subject: Connection | str, action: Callable[..., None], *arguments: object
+    ) -> None:
+        """Call an action. Whatever it raises is logged and ends at most the connection that is its
+        subject, never the loop.
+        """
+        try:
+            action(*arguments)
+        except Exception:
+            if isinstance(subject, str):
+                log.exception("%s failed: a defect of this program", subject)
+                return
+            log.exception("%s failed, and is closed: a defect of this program", subject.describe())
+            self._connections.close(subject)
 
     def _drain(self) -> None:
         """Accept no new connections; answer requests under way, as far as the time allows."""
@@ -176,28 +184,25 @@ class Server:
         done it already.
         """
         state = connection.state  # after receiving: the docstring of this module says why
-        if state != ANSWERING and (connection.is_failed or self._has_ended(connection, state)):
+        if state != ANSWERING and (connection.is_failed or self._go_on(connection, state) is CLOSE):
             self._connections.close(connection)
         else:
             self._connections.watch(connection)
-        if self._bodies.needs_room:
-            self._make_room()
 
-    def _has_ended(self, connection: Connection, state: State) -> bool:
-        """Go on in any state but ANSWERING; return True if nothing is left to do."""
+    def _go_on(self, connection: Connection, state: State) -> Next:
+        """Do what comes next in any state but ANSWERING."""
         if state in PARSED and not connection.close_after_answer:
-            needs_bytes = self._requests.read(connection)
-            return needs_bytes and (connection.input_ended or connection.is_failed)
+            awaited = self._intake.take_requests(connection)
+            has_ended = connection.input_ended or connection.is_failed
+            return CLOSE if awaited is BYTES and has_ended else awaited
         if state == LINGERING:
             connection.received.clear()
-            return connection.input_ended
-        if state == IDLE:
-            return connection.input_ended or not connection.linger(deadlines.LINGER_S)
-        return False
-
-    def _close_failed(self, connection: Connection) -> None:
-        log.exception("%s failed, and is closed: a defect of this program", connection.describe())
-        self._connections.close(connection)
+            return CLOSE if connection.input_ended else BYTES
+        if state == IDLE:  # the last answer was sent
+            if connection.input_ended or not connection.linger(deadlines.LINGER_S):
+                return CLOSE
+            return BYTES
+        return SERVER
 
     # -- what others need, or has lasted too long -------------------------------------------------
 
@@ -205,33 +210,25 @@ class Server:
         """Close connections that are overdue, and those whose place or bytes others need."""
         now = monotonic()
         for connection in self._connections:
-            try:
-                if connection.deadline < now:
-                    self._end_overdue(connection)
-                elif connection.is_measured:
-                    connection.pace.measure(now, connection.progress)
-            except Exception:
-                self._close_failed(connection)
-        try:
-            for connection in eviction.choose_slow_readers(self._connections, now):
-                self._dropped.add(drop_reasons.ANSWERS)
-                self._connections.close(connection)
-            self._make_room()
-            self._dropped.log_due(now)
-            self._listener.resume_if_due(now)
-        except Exception:
-            log.exception("a sweep failed: a defect of this program")
+            if connection.deadline < now:
+                self._guarded(connection, self._end_overdue, connection)
+            elif connection.is_measured:
+                connection.pace.measure(now, connection.progress)
+        for connection in eviction.choose_slow_readers(self._connections, now):
+            self._dropped.add(drop_reasons.ANSWERS)
+            self._connections.close(connection)
+        # Also if no room was released: a body that this sweep found slow gives way to others.
+        self._make_room()
+        self._dropped.log_due(now)
+        self._listener.resume_if_due(now)
 
     def _make_room(self) -> None:
         """Drop the bodies that others have to wait for, and begin the queued ones that fit."""
-        try:
-            for connection in self._bodies.choose_to_drop():
-                self._drop_body(connection)
-            while (queued := self._bodies.begin_next_queued()) is not None:
-                self._requests.begin_body(queued)
-                self._sender.hand_over(queued)  # its body may be here already
-        except Exception:  # the connection that is handled now has nothing to do with it
-            log.exception("making room for bodies failed: a defect of this program")
+        for connection in self._bodies.choose_to_drop():
+            self._drop_body(connection)
+        while (queued := self._bodies.admit_next_queued()) is not None:
+            self._intake.begin_body(queued)
+            self._sender.hand_over(queued)  # its body may be here already
 
     def _drop_body(self, connection: Connection) -> None:
         """Answer 429 instead of reading the body, or the rest of it: others need the room."""

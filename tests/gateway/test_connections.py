@@ -150,6 +150,27 @@ def test_a_body_that_was_received_whole_is_answered_when_it_has_room(
     second.close()
 
 
+def test_released_room_is_given_to_the_next_body_at_once(
+    site: SampleSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever thread releases it: no sweep comes, and no client sends anything."""
+    monkeypatch.setattr("myqueue.gateway.http.server.SWEEP_S", 60.0)
+    with serving(site, **ONE_LARGE_BODY) as (port, server):
+        first, second = fill_budget(port, site), BareConnection(port)
+        second.sock.settimeout(10)
+        body = b"y" * 70_000
+        second.sock.sendall(request("/ok", body))
+        wait_for("its head", lambda: any(x.state == State.WAITS_FOR_ROOM for x in all_of(server)))
+        site.gate.set()
+        assert second.answer() == (200, b"/ok" + body)
+        first.close()
+        second.close()
+
+
+def all_of(server: Server) -> list[Connection]:
+    return list(server._connections)
+
+
 def test_no_body_is_larger_than_the_bytes_of_all_large_ones() -> None:
     values = {setting.name: setting.default for setting in SETTINGS}
     with pytest.raises(InvalidSetting, match="three quarters of bodies_bytes_max"):

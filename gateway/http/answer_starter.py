@@ -1,4 +1,4 @@
-"""Have complete requests answered: without waiting in this thread if possible, else in the pool."""
+"""Start the answer to a complete request: in this thread if nothing must wait, else in the pool."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from myqueue.gateway.http.request_head import Head
 from myqueue.gateway.http.worker_pool import WorkerPool
 
 
-class Dispatcher:
-    """Gives each request to one of the handlers. Only the reading thread uses it."""
+class AnswerStarter:
+    """Gives each complete request to one of the handlers. Only the reading thread uses it."""
 
     def __init__(self, handlers: RequestHandlers, sender: AnswerSender, pool: WorkerPool) -> None:
         self._handlers, self._sender, self._pool = handlers, sender, pool
 
-    def dispatch(self, connection: Connection, head: Head, body: bytes) -> None:
-        """Have a request answered. Its connection belongs to the thread that answers until then."""
+    def start(self, connection: Connection, head: Head, body: bytes) -> None:
+        """Start the answer. The connection belongs to the thread that answers until it is sent."""
 
         def on_answer(answer: Answer | MakeAnswer) -> None:
             if isinstance(answer, Answer):
@@ -27,7 +27,7 @@ class Dispatcher:
             else:
                 self._pool.add(connection, answer)
 
-        is_heavy = connection.body is not None and connection.body.is_heavy
+        is_heavy = connection.reservation is not None and connection.reservation.is_heavy
         begin, is_small = self._handlers.begin, len(body) <= SMALL_BYTES_MAX
         if is_small and begin is not None and begin(head, body, on_answer):
             return

@@ -1,6 +1,6 @@
-"""Take requests out of the received bytes; `dispatcher.py` has them answered.
+"""Take requests out of the received bytes; `answer_starter.py` starts their answers.
 
-    received bytes ─▶ head ─▶ check head ─▶ body, when it has room ─▶ `Dispatcher`
+    received bytes ─▶ head ─▶ check head ─▶ body, when it has room ─▶ `AnswerStarter`
                        │ incomplete: wait for more, until the deadline
 
 Limits are checked before anything is stored: headers by bytes and number, the body by its announced
@@ -10,22 +10,34 @@ length. A request whose head shows that it will be refused is refused before its
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum, auto
 from typing import Final
 
 from myqueue.errors import BodyTooLarge, Malformed, MyQueueError
 from myqueue.gateway.http import deadlines, request_head
 from myqueue.gateway.http.answer import CONTINUE
 from myqueue.gateway.http.answer_sender import AnswerSender
+from myqueue.gateway.http.answer_starter import AnswerStarter
 from myqueue.gateway.http.body_budget import SMALL_BYTES_MAX, BodyBudget
-from myqueue.gateway.http.connection import BODY, HEAD, IDLE, Connection
-from myqueue.gateway.http.dispatcher import Dispatcher
+from myqueue.gateway.http.connection import BODY, HEAD, IDLE, WAITS_FOR_ROOM, Connection
 from myqueue.gateway.settings import GatewayConfig
 
 PARSED: Final = (IDLE, HEAD, BODY)  # received bytes are parsed at once in these states
 
 
-class RequestReader:
-    """Reads the requests of all connections. Only the reading thread uses it."""
+class Next(Enum):
+    """What has to come next for a connection."""
+
+    BYTES = auto()  # of its client: the next request is not complete
+    SERVER = auto()  # this server has to act: an answer, or room for a body, or the end
+    CLOSE = auto()  # nothing: the connection is over
+
+
+BYTES, SERVER, CLOSE = Next  # as the states in `connection.py`: quicker than an attribute
+
+
+class RequestIntake:
+    """Takes the requests of all connections. Only the reading thread uses it."""
 
     def __init__(
         self,
@@ -33,15 +45,13 @@ class RequestReader:
         check_head: Callable[[request_head.Head], None] | None,
         bodies: BodyBudget,
         sender: AnswerSender,
-        dispatcher: Dispatcher,
+        starter: AnswerStarter,
     ) -> None:
         self._config, self._check_by_application = config, check_head
-        self._bodies, self._sender, self._dispatcher = bodies, sender, dispatcher
+        self._bodies, self._sender, self._starter = bodies, sender, starter
 
-    def read(self, connection: Connection) -> bool:
-        """Begin all requests that were received completely, one after the other. Return True if
-        the next one needs more bytes of the client.
-        """
+    def take_requests(self, connection: Connection) -> Next:
+        """Begin all requests that were received completely, one after the other."""
         while (
             connection.state in PARSED
             and not connection.close_after_answer
@@ -53,17 +63,20 @@ class RequestReader:
                     head = self._take_head(connection)
                 except MyQueueError as error:
                     self._sender.refuse(connection, error)
-                    return False
+                    return SERVER
                 if head is None:
                     self._begin_head(connection)
-                    return True
+                    return BYTES
             is_whole = len(connection.received) >= head.body_bytes
-            if not self._has_room(connection, head, is_whole):
-                return not is_whole
-            if not is_whole:
-                return True
-            self._begin_request(connection, head)
-        return False
+            is_small = head.body_bytes <= SMALL_BYTES_MAX
+            if connection.state != BODY and not (is_whole and is_small):
+                self._reserve_room(connection, head)
+            if not is_whole:  # also if it waits for room: then it is read later
+                return BYTES
+            if connection.state == WAITS_FOR_ROOM:
+                return SERVER
+            self._start_answer(connection, head)
+        return SERVER
 
     # -- heads ------------------------------------------------------------------------------------
 
@@ -88,7 +101,11 @@ class RequestReader:
         return head
 
     def _check_head(self, head: request_head.Head) -> None:
-        """Check it also if its body is here already: that depends on how its bytes arrived."""
+        """Raise the error for which a request is refused by its head alone.
+
+        A request whose body has arrived together with its head is checked too: how the bytes were
+        cut on their way must not decide what the client gets.
+        """
         length, limit = head.body_bytes, self._config.body_bytes_max
         if length > limit:
             raise BodyTooLarge(f"a body of {length} bytes; this gateway takes {limit}")
@@ -107,16 +124,14 @@ class RequestReader:
 
     # -- bodies -----------------------------------------------------------------------------------
 
-    def _has_room(self, connection: Connection, head: request_head.Head, is_whole: bool) -> bool:
-        """Return True if a body may be read, or answered if it is here as a whole already."""
-        if connection.state == BODY or (is_whole and head.body_bytes <= SMALL_BYTES_MAX):
-            return True
-        body = connection.body = self._bodies.reserve(connection, head.body_bytes)
-        if self._bodies.is_queued(body):
+    def _reserve_room(self, connection: Connection, head: request_head.Head) -> None:
+        """Reserve room for a body, and begin to read it, or let it wait for room."""
+        reservation = self._bodies.reserve(connection, head.body_bytes)
+        connection.reservation = reservation
+        if self._bodies.is_queued(reservation):
             connection.await_room(self._config.body_timeout_ms / 1000)
-            return False
-        self.begin_body(connection)
-        return True
+        else:
+            self.begin_body(connection)
 
     def begin_body(self, connection: Connection) -> None:
         """Read a body that has room from now on."""
@@ -134,20 +149,20 @@ class RequestReader:
 
     # -- complete requests ------------------------------------------------------------------------
 
-    def _begin_request(self, connection: Connection, head: request_head.Head) -> None:
+    def _start_answer(self, connection: Connection, head: request_head.Head) -> None:
         """Take the body of a complete request out of the received bytes, and start answering."""
         connection.had_request = True
         body = _cut_body(connection, head.body_bytes)
-        if connection.body is not None and connection.body.is_small:
-            connection.release_body()
+        if connection.reservation is not None and connection.reservation.is_small:
+            connection.release_reservation()
         connection.begin_answer(deadlines.making_s_max(self._config))
-        self._dispatcher.dispatch(connection, head, body)
+        self._starter.start(connection, head, body)
 
 
 def _cut_body(connection: Connection, length: int) -> bytes:
     """Take a body out of the received bytes."""
     received = connection.received
-    if connection.body is not None:
+    if connection.reservation is not None:
         with memoryview(received) as view:  # saves one copy of a large body
             body = bytes(view[:length])
     else:
