@@ -16,8 +16,7 @@ REASONS: Final = {
     PLACES: "unfinished or idle connections were closed for new ones: connections_max is reached",
     BYTES: "unfinished bodies were dropped for others: bodies_bytes_max is reached",
     ANSWERS: "connections were closed because their clients did not take the answers",
-    REFUSED: "new connections were closed: connections_max is reached, and all of them are busy"
-    " or new",
+    REFUSED: "new connections were closed: connections_max is reached, and all of them are busy",
     FILES: "connections were closed or accepting paused: no free file descriptor; raise ulimit -n"
     " or lower connections_max",
 }

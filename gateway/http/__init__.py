@@ -48,7 +48,8 @@ those in upper case its constants. Modules outside of this package are named fro
     requests under way    stop_within_ms            4 s      server               closed
 
 (1) The slowest unfinished request, else the connection idle longest, else another unfinished
-    request, else the new one; none younger than YOUNG_S. Without a free file, accepting pauses too.
+    request, else the new one. Accepting pauses while all are younger than YOUNG_S, or no file is
+    free.
 (2) Small ones have a quarter, which only drops them; large ones wait for room in the rest. A body
     that is refused by its head is not read.
 (3) The log gets all stacks. The limit is computed: wait_ms_max, ten times request_timeout_ms, and

@@ -4,7 +4,8 @@ For a *place*, when a new connection finds `connections_max` others: slow unfini
 first, the slowest of them before the others. Then connections between two requests go, the one that
 is idle longest first: their clients lose nothing. Other unfinished requests go last. A connection
 keeps its place for `YOUNG_S` after it was accepted, because its client could not send a request in
-no time: otherwise many that arrive together would evict each other.
+no time: otherwise many that arrive together would evict each other. If all are young, new ones wait
+in the backlog of the listening socket.
 
 For *memory*, answers that clients take slowly may hold `SLOW_ANSWERS_BYTES_MAX` together, and a
 client that takes nothing of its answer loses it.
@@ -44,6 +45,11 @@ def choose_for_places(connections: Iterable[Connection], now: float) -> list[Con
         if connection.state in EVICTABLE and now - connection.accepted_s >= YOUNG_S
     )
     return heapq.nsmallest(CHOSEN_MAX, candidates, key=_place_order)
+
+
+def may_evict_later(connections: Iterable[Connection]) -> bool:
+    """True if some connection may be closed for a new one, now or when it is old enough."""
+    return any(connection.state in EVICTABLE for connection in connections)
 
 
 def _place_order(connection: Connection) -> tuple[int, float, int, float]:

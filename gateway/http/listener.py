@@ -19,7 +19,7 @@ from myqueue.gateway.settings import GatewayConfig
 BACKLOG: Final = 1024
 ACCEPT_AT_ONCE: Final = 64
 EVICTED_SHARE: Final = 64  # of so many connections, one slow one is closed at a time
-ACCEPT_PAUSE_S: Final = 0.1  # before the next accept when no file descriptor is free
+ACCEPT_PAUSE_S: Final = 0.1  # before the next accept after a pause
 NO_FILES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -27,7 +27,8 @@ class Listener:
     """The listening socket, which adds to the open connections. Raises OSError if it can't listen.
 
     When no file descriptor is free, it evicts a connection and pauses: a new connection that can't
-    be accepted would wake up the reading thread again and again.
+    be accepted would wake up the reading thread again and again. It also pauses while all places
+    are taken and only young connections could be evicted.
     """
 
     def __init__(
@@ -49,13 +50,22 @@ class Listener:
     def accept(self) -> None:
         """Accept the connections that wait, up to `ACCEPT_AT_ONCE`."""
         self._evictable = None
+        was_full = self._is_full()
         for _ in range(ACCEPT_AT_ONCE):
+            if self._is_full():
+                if not was_full:
+                    return  # the next turn evicts, after it closed new ones that are gone already
+                if not self._choose() and eviction.may_evict_later(self._connections):
+                    self._pause()  # arrivals wait in the backlog until one of these is old enough
+                    return
             try:
                 sock, (address, *_) = self._socket.accept()
             except BlockingIOError:
                 return
             except OSError as error:
                 if error.errno in NO_FILES:
+                    if not self._evict(drop_reasons.FILES):
+                        self._dropped.add(drop_reasons.FILES)
                     self._pause()
                     return
                 continue  # the client closed it before it was accepted
@@ -79,8 +89,7 @@ class Listener:
         self._socket.close()
 
     def _open(self, sock: socket.socket, address: str) -> None:
-        is_full = len(self._connections) >= self._config.connections_max
-        if is_full and not self._evict(drop_reasons.PLACES):
+        if self._is_full() and not self._evict(drop_reasons.PLACES):
             self._dropped.add(drop_reasons.REFUSED)
             sock.close()
             return
@@ -92,22 +101,20 @@ class Listener:
         connection.expire_in(self._config.header_timeout_ms / 1000)
         self._connections.add(connection)
 
+    def _is_full(self) -> bool:
+        return len(self._connections) >= self._config.connections_max
+
     def _pause(self) -> None:
-        if not self._evict(drop_reasons.FILES):
-            self._dropped.add(drop_reasons.FILES)
         self._paused_until = monotonic() + ACCEPT_PAUSE_S
         self._epoll.modify(self.fd, 0)
 
     def _evict(self, reason: str) -> bool:
         """Close a connection for a new one. Return False if none may be closed.
 
-        They are chosen once for all that arrive together. Where slow ones go first, a few more of
-        them are closed than needed, so that the next arrivals need no choice at all.
+        Where slow ones go first, a few more of them are closed than needed, so that the next
+        arrivals need no choice at all.
         """
-        if self._evictable is None:
-            chosen = eviction.choose_for_places(self._connections, monotonic())
-            self._evictable = deque(chosen)
-        evictable = self._evictable
+        evictable = self._choose()
         if not evictable:
             return False
         more = len(self._connections) // EVICTED_SHARE
@@ -116,6 +123,15 @@ class Listener:
             self._close_evicted(evictable.popleft(), reason)
             more -= 1
         return True
+
+    def _choose(self) -> deque[Connection]:
+        """Return the connections that may still be closed for new ones. They are chosen once for
+        all arrivals of a turn.
+        """
+        if self._evictable is None:
+            chosen = eviction.choose_for_places(self._connections, monotonic())
+            self._evictable = deque(chosen)
+        return self._evictable
 
     def _close_evicted(self, connection: Connection, reason: str) -> None:
         self._dropped.add(reason)

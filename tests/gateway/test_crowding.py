@@ -193,9 +193,15 @@ def test_arrivals_choose_once_who_goes(monkeypatch: pytest.MonkeyPatch) -> None:
         for _ in range(8):
             clean.enter_context(socket.create_connection(address))
         accepting.accept()
+        assert accepting._paused_until > 0  # only young ones are left: the last two wait
+        assert counted == {drop_reasons.PLACES: 6}
         left = [connection.address for connection in connections]
         for connection in connections:
+            connection.state = State.ANSWERING
+        accepting.accept()
+        for connection in connections:
             connections.close(connection)
+    assert choices.pop() == []
     assert choices == [["slowest", "slow", "idle longest", "idle", "half", "waits"]]
     assert left == ["answered", "young", *["127.0.0.1"] * 6]
     assert counted == {drop_reasons.PLACES: 6, drop_reasons.REFUSED: 2}
