@@ -1,4 +1,4 @@
-"""What each manager last answered to this broker, and what follows from their answers together.
+"""The last answer of each manager to this broker, and the conclusions from all of them together.
 
 A majority decides: whether the orders that this broker follows are what the managers have
 committed, and whether they *reject* this broker. A manager may answer with an error instead of

@@ -39,7 +39,7 @@ Row = list[Any]
 
 
 class _ManagerState:
-    """What this broker sent to one manager, and what that manager has acknowledged."""
+    """The heartbeats to one manager, and what it has acknowledged of them."""
 
     __slots__ = (
         "heartbeat_number",

@@ -53,7 +53,7 @@ class WantedReplica(NamedTuple):
 
 
 class BrokerOrders(NamedTuple):
-    """What a broker has to do after an answer of a manager."""
+    """The work of a broker after an answer of a manager."""
 
     remove: list[int]  # groups
     wanted: dict[int, WantedReplica] | None  # by group; None: as before
@@ -208,7 +208,7 @@ class OrdersParts:
 
 
 class About(NamedTuple):
-    """What is stored with a group: its partition, and the topic's settings at its creation."""
+    """The record stored with a group: its partition, and the topic's settings at its creation."""
 
     topic: str
     number: int
@@ -249,7 +249,7 @@ def create_replica(engine: Engine, wanted: WantedReplica) -> None:
 
 
 class FollowedOrders:
-    """What the managers ordered last. `Broker` carries it out."""
+    """The last orders of the managers. `Broker` carries them out."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

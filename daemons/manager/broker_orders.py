@@ -39,7 +39,7 @@ ROWS_PER_PART_MAX: Final = 1000  # of `wanted`; with the longest names they fit 
 
 
 class _Comparison(NamedTuple):
-    """What a broker reports, against the tables."""
+    """The report of a broker beside the tables."""
 
     tables: Tables
     life: BrokerStatus

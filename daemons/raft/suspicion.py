@@ -28,7 +28,7 @@ LATE_SHARE: Final = 5  # a turn is late by more than this part of an election ti
 
 
 class _Node:
-    """What is known about the packets of another node."""
+    """The packets of another node: when they came, and with which gaps."""
 
     __slots__ = ("before", "gap", "heard_at", "lapses", "limit_ms", "lost_ms", "window_end")
 
@@ -88,7 +88,7 @@ class Suspicion:
     def end(self, node: int) -> None:
         """The node's process ended, or its connection broke: it is silent from now on.
 
-        What it was granted ends as well: a packet that was under way counts for one timeout only.
+        Its patience ends as well: a packet that was under way counts for one timeout only.
         """
         self._nodes.pop(node, None)
         self.alive_until.pop(node, None)
