@@ -54,6 +54,7 @@ _UNFINISHED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 _REFUSED = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _FAILED = _REFUSED | _UNFINISHED
 _LINK_EVENTS = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_HANDSHAKE_SUCCEEDED | _FAILED
+REFUSED, HANGS_UP = "handshake refused", "it hangs up in the handshake"
 # Set on connections, never on listeners: the connecting side gives up after this silence.
 HEARTBEATS = (
     (zmq.HEARTBEAT_IVL, 1000),
@@ -97,9 +98,16 @@ class _PeerConnection:
         self.trouble = "it does not answer"  # why nothing can be sent, while it is not greeted
 
     def hear(self, event: int, value: int, has_keys: bool) -> None:
-        """Take the reason for trouble from an event of the monitor."""
-        if event != zmq.EVENT_DISCONNECTED:  # it says nothing about the reason
-            self.trouble = _said_by(event, value, has_keys)
+        """Take the reason for trouble from an event of the monitor.
+
+        Where keys do not fit, now this end hangs up first, now the other one. Then the reason that
+        an earlier attempt gave still holds.
+        """
+        if event == zmq.EVENT_DISCONNECTED:
+            return
+        said = _said_by(event, value, has_keys)
+        if said != HANGS_UP or not self.trouble.startswith(REFUSED):
+            self.trouble = said
 
 
 def _said_by(event: int, value: int, has_keys: bool) -> str:
@@ -108,12 +116,12 @@ def _said_by(event: int, value: int, has_keys: bool) -> str:
     if event == zmq.EVENT_CLOSED:
         return "nothing listens there"
     if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-        return "handshake refused: our key is not that of its cluster"
+        return f"{REFUSED}: our key is not that of its cluster"
     if value == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
-        return f"handshake refused: it has {'no keys, we do' if has_keys else 'keys, we have none'}"
+        return f"{REFUSED}: it has {'no keys, we do' if has_keys else 'keys, we have none'}"
     if has_keys:
-        return "handshake refused: its keys are not ours"
-    return "it hangs up in the handshake"
+        return f"{REFUSED}: its keys are not ours"
+    return HANGS_UP
 
 
 class Transport:

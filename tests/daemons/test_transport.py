@@ -318,3 +318,21 @@ def test_who_floods_a_door_is_cut_and_others_are_not(rig: Rig, is_read: bool) ->
 def test_a_door_that_is_taken_says_which(rig: Rig) -> None:
     with pytest.raises(DirectoryUnusable, match=rf"can't listen on 127\.0\.0\.1:{rig.client}"):
         Transport(f"127.0.0.1:{rig.client}", f"127.0.0.1:{rig.peer}", GREETING, now=0)
+
+
+def test_a_reason_is_not_forgotten_because_the_other_end_hung_up_first() -> None:
+    context = zmq.Context()
+    link = module._PeerConnection(context.socket(zmq.DEALER), "127.0.0.1:1", 0)
+    try:
+        unfinished = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+        link.hear(unfinished, 0, False)
+        assert link.trouble == module.HANGS_UP
+        mismatch = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
+        link.hear(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, mismatch, False)
+        for event in (zmq.EVENT_DISCONNECTED, unfinished):
+            link.hear(event, 0, False)
+            assert link.trouble == "handshake refused: it has keys, we have none"
+        link.hear(zmq.EVENT_CLOSED, 0, False)
+        assert link.trouble == "nothing listens there"
+    finally:
+        context.destroy(linger=0)
