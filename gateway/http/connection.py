@@ -25,7 +25,7 @@ RECEIVE_BYTES: Final = 64 << 10
 
 
 class State(IntEnum):
-    """What a connection does, ordered by the life of a request.
+    """The states of a connection, ordered by the life of a request.
 
     Only these methods of `Connection` change it. The server closes a connection whose deadline has
     passed; one that waits for room is told so (429).

@@ -26,7 +26,7 @@ PARSED: Final = (IDLE, HEAD, BODY)  # received bytes are parsed at once in these
 
 
 class Next(Enum):
-    """What has to come next for a connection."""
+    """The next step of a connection."""
 
     BYTES = auto()  # of its client: the next request is not complete
     SERVER = auto()  # this server has to act: an answer, or room for a body, or the end

@@ -1,4 +1,4 @@
-"""What the pure code of managers and brokers costs with very many partitions, without sockets.
+"""Costs of the pure code of managers and brokers with very many partitions, without sockets.
 
     PYTHONPATH=tests .venv/bin/python tests/bench/at_scale.py --brokers 100 --partitions 100000
 

@@ -24,7 +24,7 @@ def start_two(cluster: Cluster) -> None:
 
 
 def applied_indexes(cluster: Cluster) -> list[int]:
-    """What each manager has applied."""
+    """List how far each manager has applied the log."""
     rows = []
     for name in MANAGERS:
         asked = cluster.session.call(f"tcp://{cluster.door(name)}", protocol.STATUS, (0,))

@@ -212,7 +212,7 @@ class Writer:
 
     @property
     def small_flush_s(self) -> float:
-        """What a small flush takes on this disk; 0.0: not known yet.
+        """The time of a small flush on this disk; 0.0: not known yet.
 
         The third quickest of the last ones: the others measure how long a busy machine lets a
         thread wait for a core, and say nothing about the disk.
